@@ -7,7 +7,7 @@
  *   calltrace FOLDER contribution|recovery QUORUM DOMAIN
  *
  * contribution: all ranks trace one round. With the policy solo the last rank arrives alone.
- * recovery: all ranks trace rounds while nobody dies, then the last rank kills itself, and the others
+ * recovery: all ranks trace rounds without a death, then the last rank kills itself, and the others
  * trace until they have completed a round without it.
  *
  * Each rank writes FOLDER/RANK, by lines: "T thread function" is the function that a thread began with (0:

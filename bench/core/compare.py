@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One benchmark of two installations by turns: what became slower between two versions?
+"""Run one benchmark of two installations in alternation, and report what became slower.
 
-Runs before, after, before, and so again; both commands must write rows with --json. A row is slow
-when the median of its ratios after/before exceeds one by more than --limit beyond what before
-differs from before: noise is measured, not guessed.
+The order is before, after, before, repeated; both commands must write rows with --json. A row is
+slow if the median of its ratios after/before exceeds 1 by more than --limit plus the difference
+between runs of "before", which measures the noise.
 
     python bench/run.py compare --before "OLD/bin/partialcoll bench" \\
         --after "NEW/bin/partialcoll bench" [--rounds 5] [--json F] balanced -n 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of allreduces when ranks are killed, many times: `partialcoll bench faults` with
-ranks that are killed where they are told to die.
+"""Test allreduces while ranks are killed, many times: `partialcoll bench faults` with ranks that
+are killed at chosen kill points.
 
 Each seed has a policy, a domain, a payload and a way of delivery, drawn; its jobs kill all ranks
 but one, at drawn kill points of the loop, of a recovery, of the end (csrc/base/check.h, in a core

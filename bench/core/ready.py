@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to be ready for the death of a rank when none dies: handles with
-`on_failure="continue"` beside those with `"raise"`.
+"""Measure the cost of `on_failure="continue"` while no rank dies, compared with handles with
+`"raise"`.
 
-Both, for the same 4 KB, take turns in one job, in short blocks that change their order, under the
-launcher's options that going on needs (Open MPI). What comes from the rest of the machine falls on
-neighbors alike, so pairs of blocks are compared. Outside of a job it starts one.
+Both kinds, for the same 4 KB, run in one job, in short alternating blocks whose order changes, with
+the launcher's options for surviving deaths (Open MPI). Other load on the machine affects adjacent
+blocks alike, so pairs of blocks are compared. Outside of a job it starts one.
 """
 
 from __future__ import annotations

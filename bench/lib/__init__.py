@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What experiments have in common: jobs, series of them, results and what is made of those."""
+"""Shared code of the experiments: jobs, series of jobs, results, and figures made from results."""

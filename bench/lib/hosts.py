@@ -58,7 +58,7 @@ class Hosts:
     def __init__(self, count: int, rates: Sequence[str]) -> None:
         self.count = count
         self.rates = list(rates) * count if len(rates) == 1 else list(rates)
-        # What one leaves is gone a moment later than that it is removed: the next has other names.
+        # Removed interfaces vanish with a delay, so the next object uses other names.
         self.tag = f"{os.getpid() % 65536:04x}{next(_MADE) % 16:x}"
         self.net = f"10.{64 + os.getpid() // 256 % 128}.{os.getpid() % 256}"
         self.bridge = f"pcb{self.tag}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the papers measured, measured again."""
+"""Repetitions of the papers' measurements."""

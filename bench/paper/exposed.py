@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decentralized step exposes to the training thread, through partialcoll.torch.
+"""Measure the time that decentralized steps of partialcoll.torch take in the training thread.
 
-A model of --parameters float32, SGD, steps that compute for --batch-ms (the rest by sleeping). By
-turns, in blocks of --local-steps steps: torch's optimizer alone, and wrapped, with each strategy.
-more_ms is what step() takes longer than torch's alone, wait_ms what the optimizer says itself that
-steps spend on anything but the update (`metrics().wait_s`): means of a block, so with Swarm
-averages over its local steps; the medians over blocks, of the slowest rank. exposed_percent is the
+A model of --parameters float32, SGD, steps that compute for --batch-ms (the rest by sleeping).
+Blocks of --local-steps steps alternate: torch's optimizer alone, and wrapped, with each strategy.
+more_ms is the additional time of step() over torch's alone; wait_ms is the optimizer's own count of
+time spent on anything but the update (`metrics().wait_s`). Both are means of a block (with Swarm
+over its local steps), then medians over blocks, of the slowest rank. exposed_percent is the
 larger of the two, in percent of the batch. Outside of a job it starts one. Needs torch.
 """
 

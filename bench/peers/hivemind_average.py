@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averaging in one group of 8: hivemind's DecentralizedAverager against GroupAllreduce, by turns.
+"""Compare averaging in one group of 8: hivemind's DecentralizedAverager and GroupAllreduce.
 
-Both on this machine alone, over float32 vectors, every result checked. hivemind needs torch, so it
-has an interpreter of its own:
+Both alternate, on this machine alone, over float32 vectors; every result is checked. hivemind needs
+torch, so it has its own interpreter:
 
     python -m venv H && H/bin/pip install torch==2.13.0 hivemind
     python bench/run.py hivemind --hivemind H/bin/python [-n 8] [--size 4M] [--json F]
 
-"step" is what the caller waits for, from the moment that all are told to begin to the moment that
-the last one has the average: with hivemind finding the group and averaging; with ours Start and
-Wait. "allreduce" is hivemind's averaging alone, its group known; ours forms the group in the
-background and says how long Wait was held up for that, so it has no second figure. hivemind is
-given times as short as it goes on with, not its defaults of 5 s and 3 s (see hivemind_peer.py).
+"step" is the caller's waiting time, from the signal to begin until the last peer has the average:
+for hivemind finding the group and averaging; for partialcoll Start and Wait. "allreduce" is
+hivemind's averaging alone, with a known group; partialcoll forms the group in the background and
+reports how long Wait was delayed by that, so it has no second figure. hivemind gets the shortest
+timeouts that it works with, not its defaults of 5 s and 3 s (see hivemind_peer.py).
 """
 
 from __future__ import annotations

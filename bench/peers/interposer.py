@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does the interposer cost a program whose ranks arrive together?
+"""Measure the interposer's cost for a program whose ranks arrive together.
 
 Calls of MPI_Allreduce a second, with it and without, in turn, for MPI_SUM and for an op of the
 user; medians of the runs, and the best of each. A rank that waits in MPI burns its core, so this

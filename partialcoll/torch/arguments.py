@@ -110,7 +110,7 @@ class Options(NamedTuple):
 
     @property
     def partial(self) -> bool:
-        """Is this a call with a quorum, or is the quorum wrong?"""
+        """Whether this call has a quorum (or an invalid one)."""
         return not (self.quorum == "full" or self.quorum == Full())
 
     def policy(self, name: str | None) -> Policy | None:

@@ -72,8 +72,8 @@ def _tensor_of(
 
 
 def pack(value: Any) -> Any:
-    """The same tree with each dense tensor as `Bits`, over the tensor's memory. Whoever keeps it
-    beyond the next step copies it; pickling does."""
+    """Return the same tree with each dense tensor as `Bits`, over the tensor's memory. Copy it to
+    keep it beyond the next step; pickling copies."""
     return map_tree(
         value, torch.Tensor, lambda one: Bits(one) if one.layout == torch.strided else one
     )
@@ -82,7 +82,7 @@ def pack(value: Any) -> Any:
 def capture(
     parameters: Named, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]
 ) -> dict[str, Any]:
-    """What makes a replica, to be pickled; see `pack` for how long it is good."""
+    """Return the state of a replica, to be pickled. It is valid as long as a result of `pack`."""
     return {
         "parameters": {name: pack(parameter) for name, parameter in parameters},
         "optimizer": pack(optimizer.state_dict()),

@@ -73,12 +73,12 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
 
 
 class _Bucket:
-    """What the hook was given in one call, without the bucket itself, which is DDP's.
+    """The arguments of one call of the hook, without the bucket itself, which belongs to DDP.
 
-    DDP calls the hook once for each bucket, in the middle of backward, and takes no error for an
-    answer: a hook that raises, or a future that fails, leaves its reducer in pieces. So every
-    future is completed, whatever happens, with the local gradient if there is nothing better, and
-    an error is raised when DDP has finished, out of the same backward() if that can be.
+    DDP calls the hook once for each bucket, in the middle of backward, and does not support errors:
+    a hook that raises, or a future that fails, breaks its reducer. So every future is always
+    completed, with the local gradient if there is no result, and an error is raised when DDP has
+    finished, from the same backward() if possible.
     """
 
     def __init__(self, bucket: Any) -> None:
@@ -169,7 +169,7 @@ class PartialState:
         self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
         self._joining: Callable[[], Any] | None = None
-        self._error: BaseException | None = None  # of the hook, which nobody has heard of yet
+        self._error: BaseException | None = None  # of the hook, not raised yet
         self._closed = False
 
     def __repr__(self) -> str:
@@ -181,11 +181,11 @@ class PartialState:
             "pickled; save state_dict()"
         )
 
-    # What the hook does
+    # The hook
 
     @torch.no_grad()
     def _take(self, bucket: Any) -> Any:
-        """A bucket of gradients; never raises. The future holds the buffer after the round."""
+        """Take a bucket of gradients; never raises. The future holds the buffer after the round."""
         here = _Bucket(bucket)
         if not self._seen().isdisjoint(here.ids):  # a step before this one broke off
             self._buckets.clear()
@@ -304,7 +304,7 @@ class PartialState:
         self._extra = self._rounds.catch_up(self._extra)
         return self._rounds
 
-    # What users ask
+    # Queries
 
     @property
     def round(self) -> int:
@@ -314,7 +314,7 @@ class PartialState:
 
     @property
     def last_round(self) -> Round | None:
-        """Who was in the last step's round, and what else is known of it; None before."""
+        """The last step's round, with the ranks that were in it; None before the first step."""
         return self._rounds.handle.last_round
 
     def metrics(self) -> RoundMetrics:
@@ -353,7 +353,7 @@ class PartialState:
         average_statistics(self._own, self._total, self._module, how)
 
     def join(self, step: Any = None) -> None:
-        """No more data on this rank: contribute nothing until all ranks have joined. Collective.
+        """Contribute nothing until all ranks have joined: this rank has no more data. Collective.
 
         `step`, an optimizer, a callable or None, is how this rank takes the updates of rounds that
         the others make meanwhile, and of what was late: for each of them, the round's average is
@@ -406,10 +406,10 @@ class PartialState:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank has to save, besides model and optimizer; each rank saves its own. Local.
+        """Return this rank's state besides model and optimizer; each rank saves its own. Local.
 
-        The number of the round, and the deposit of this rank that no round has brought yet.
-        Between two steps, on all ranks after the same one.
+        It has the number of the round, and the deposit of this rank that is in no round yet.
+        Call it between two steps, on all ranks after the same one.
         """
         self._check_heard()
         if self._extra is not None or self._rounds.missed() is not None:

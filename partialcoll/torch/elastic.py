@@ -38,8 +38,8 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class State:
-    """What training goes on from. A subclass says how it is saved, restored and synchronized.
-    `bcast_object` and `get_rank` are Horovod's; not needed."""
+    """The state that training continues from. A subclass defines how to save, restore and
+    synchronize it. `bcast_object` and `get_rank` are Horovod's parameters; they are not used."""
 
     def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
@@ -47,12 +47,12 @@ class State:
         self._failures = _failures()
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
-        """Have these `callbacks` called, without arguments, each time that training begins anew,
-        after `reset`."""
+        """Register `callbacks`, which are called without arguments each time that training
+        restarts, after `reset`."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Training begins anew."""
+        """Restart training: call `reset`, then the callbacks."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -91,11 +91,11 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """What has to be made anew before `sync`."""
+        """Rebuild objects that depend on the world, before `sync`."""
 
 
 def _failures() -> int:
-    """How many ranks have died, for the rounds of the optimizers."""
+    """Return the number of dead ranks that the optimizers' rounds know of."""
     optimizers = world.world().optimizers if world.is_initialized() else []
     return max((len(one._loop.metrics.failed) for one in optimizers), default=0)
 
@@ -196,9 +196,9 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
     one rank alone, are raised at once; so is RankFailedError without
     ``init(on_failure="continue")``.
 
-    When a rank has died, `State.commit` has the world formed anew, of those who live; nothing is
-    taken back. With ``init(respawn=True)`` newcomers come in their places, which run the same
-    program, and take the state from rank 0, a survivor, in this function.
+    When a rank has died, `State.commit` forms a new world of the surviving ranks, without undoing
+    any steps. With ``init(respawn=True)`` joining ranks take the places of the dead: they run the
+    same program, and get the state from rank 0, a survivor, in this function.
     """
 
     @functools.wraps(func)
@@ -256,17 +256,17 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
-        """Of which epoch how many samples have been processed by all ranks."""
+        """Return the epoch, and the number of its samples that all ranks have processed."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on where `state_dict`, which the method of this name has returned, was made, with what
-        is left."""
+        """Continue from `state_dict`, a result of the method of this name, with the samples that
+        were left then."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """What is left is shared out anew."""
+        """Distribute the remaining samples over the ranks again."""
         self.rank, self.num_replicas = world.rank(), world.size()
         order = list(range(len(self.dataset)))
         if self.shuffle:

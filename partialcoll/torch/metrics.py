@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a distributed optimizer has done, and handing it on to tqdm or TensorBoard."""
+"""The counts of a distributed optimizer, and their output to tqdm or TensorBoard."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def DistributedOptimizer(
         Of `Compression`: gradients are rounded before the ranks add them, and so is the sum, as
         with Horovod. It saves no bytes here.
     backward_passes_per_step : int
-        Gradients of so many backward passes are added up in each step.
+        Number of backward passes whose gradients are added up in each step.
     op : Average, Sum or Adasum
         What a round's sum is: divided by the number of ranks, also where fewer are in it, or not
         divided. Adasum: each rank steps on its own gradient, and the changes are combined.

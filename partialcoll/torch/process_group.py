@@ -40,7 +40,7 @@ NAME = "partialcoll"
 WINDOW = 3  # operations of the program that are compared ahead
 
 Tensors = Sequence[torch.Tensor]
-# What the ranks compare, how the data moves, what is filled.
+# The text that the ranks compare, the transfer, the tensors that it fills.
 Plan = tuple[str, Move, Tensors]
 
 _INTEGER_ONLY = {"band", "bor", "bxor"}
@@ -103,7 +103,7 @@ def _one_by_one(move: Callable[..., Steps], pairs: Sequence[Any]) -> Move:
 
 
 def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    """Those in lists of lists of them."""
+    """Yield the tensors in nested lists."""
     for one in given if isinstance(given, (list, tuple)) else ():
         if isinstance(one, torch.Tensor):
             yield one
@@ -130,8 +130,8 @@ def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[
     return decorate
 
 
-# Messages from one rank to another. Whoever waits for a non-blocking MPI message polls it; a thread
-# polls those that no thread waits for. Both sleep between two polls.
+# Messages from one rank to another. A thread that waits for a non-blocking MPI message polls it; a
+# background thread polls messages that no thread waits for. Both sleep between two polls.
 
 _unfinished: list[Message] = []  # whose memory MPI still reads or writes
 
@@ -152,7 +152,7 @@ class Message(Work):
         return self._text
 
     def look(self, ending: bool = False) -> bool:
-        """Is it over, well or badly? ending: the group ends."""
+        """Return whether it has ended, with or without an error. ending: the group ends."""
         error: Exception | None = None
         with self._looking:
             if self._decided:
@@ -288,7 +288,7 @@ class ProcessGroup(_Base):
         how: Any = {"owner": "torch.distributed", "on_failure": on_failure}
         how["remedy"] = "destroy_process_group() and make it anew"
         calls, inner = f"group {name}", f"group {name}, in a callback"
-        # Of the program, and of callbacks (ops/call.py).
+        # The queues of the program, and of callbacks (ops/call.py).
         self._queues = (Queue(comm.Dup(), calls, WINDOW, **how), Queue(comm.Dup(), inner, 1, **how))
         self._line = Line()
         self._messages = Messages(comm, on_failure)
@@ -298,14 +298,14 @@ class ProcessGroup(_Base):
         self._coalescing: dict[int, list[Work]] = {}  # by thread
         self._sequence = 0
 
-    # What torch asks a group for
+    # The interface that torch requires of a group
 
     def getBackendName(self) -> str:
         return NAME
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Those of tensors that it takes. Objects go by the first."""
+        """The devices of tensors that the group takes. Objects are sent by the first one."""
         kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         return [torch.device(kind) for kind in kinds]
 
@@ -390,7 +390,7 @@ class ProcessGroup(_Base):
 
     @property
     def usable(self) -> bool:
-        """Are its ranks still together, as far as this one knows?"""
+        """Whether no queue of the group is broken, as far as this rank knows."""
         return not any(queue.broken for queue in self._queues)
 
     # Reductions
@@ -609,7 +609,7 @@ class GroupOptions:
 
 
 def _free_retired(comm: MPI.Intracomm) -> None:
-    """Those that all their members have destroyed in good order. Collective over the world."""
+    """Free groups that all members have destroyed without errors. Collective over the world."""
     mine = {identity: group.size() for identity, group in retired.items() if group.usable}
     everybody = list(chain.from_iterable(comm.allgather(mine)))
     for identity in sorted(mine):
@@ -618,7 +618,7 @@ def _free_retired(comm: MPI.Intracomm) -> None:
 
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroup:
-    """What torch calls for a group of this backend; see `torch.distributed.Backend`. Collective."""
+    """Create a group of this backend, for torch; see `torch.distributed.Backend`. Collective."""
     given = GroupOptions() if backend_options is None else backend_options
     checks.instance("pg_options", given, GroupOptions, "GroupOptions() or None")
     identity, comm = rendezvous.gather_members(options, repr(given))

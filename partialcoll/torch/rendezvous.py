@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks that MPI has started meet in torch.distributed, with no other setup.
+"""Rendezvous of ranks started by MPI in torch.distributed, with no other setup.
 
 Importing partialcoll.torch sets RANK, WORLD_SIZE and LOCAL_RANK where they are absent, as far as
 the launcher's variables or an MPI that has begun tell them. It does not begin MPI. `init` and
@@ -73,7 +73,7 @@ def given(name: str) -> str | None:
 
 
 def set_absent(values: dict[str, str]) -> None:
-    """Those that are not given."""
+    """Set the environment variables that are not given."""
     fresh = {name: value for name, value in values.items() if given(name) is None}
     os.environ.update(fresh)
     record = {**_record(), **fresh}
@@ -136,7 +136,7 @@ def meet(
     place = f"partialcoll/{_secret}/{name}"
     place = f"{place}/turn {store.add(f'{place}/{me}', 1)}"
     keys = [f"{place}/{rank}" for rank in members]
-    verdict = f"{place}/verdict"  # whoever comes to one first has said it for all
+    verdict = f"{place}/verdict"  # the first rank that reaches one decides for all
     store.set(f"{place}/{me}", json.dumps(note))
     for passed in _naps():
         if store.check([verdict]):
@@ -230,7 +230,7 @@ def _open_store(timeout: timedelta) -> tuple[Any, str, int]:
 
 
 def _by_mpi(url: str, **options: Any) -> Iterator[Any]:
-    """What torch calls a rendezvous handler. Collective; the same error on all ranks."""
+    """Handle torch's rendezvous by MPI. Collective; the same error on all ranks."""
     check_rank("init_process_group")
     world, timeout = MPI.COMM_WORLD, options.get("timeout") or dist.constants.default_pg_timeout
     store, host, port = _open_store(timeout)

@@ -79,7 +79,7 @@ class Replicated:
         self._joining = self._behind = False  # within `join`; within a join that has lost rounds
         self._updating = False  # within an update, or after one that was interrupted
         self._difference: MismatchError | None = None  # why no rank has applied the last round
-        # Of the last round whose sums were read: whether any rank has a gradient, and which
+        # For the last round whose sums were read: whether any rank has a gradient, and which
         # parameters have one.
         self.has_gradient, self.used = False, list[bool]()
         self.began = self.waited = 0.0  # times of the last start and of the end of its wait
@@ -398,10 +398,10 @@ class EarlyGradients(Gradients):
     """Sends a bucket of gradients as soon as it is full (`Partitioned`).
 
     Gradients may be changed before that, in hooks of the backward pass, or after the sum
-    (`clip_norm`). One that is changed in between is refused. It is found by the version that torch
-    counts of its memory. Torch does not count changes by way of `grad.data`, of a numpy array on
-    it, or by some of its kernels, so in the first round, and every `check_every` rounds, the bits
-    are compared, too.
+    (`clip_norm`). A gradient that is changed in between is refused. Such a change is detected by
+    torch's version counter of its memory. Torch does not count changes through `grad.data`, through
+    a numpy array on it, or by some of its kernels, so in the first round, and every `check_every`
+    rounds, the bits are compared, too.
     """
 
     def __init__(
@@ -742,7 +742,7 @@ class RoundLoop(Loop):
             self._calls.free()
 
 
-# What the ranks compare.
+# Values that the ranks compare.
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer) -> Groups:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks' gradients become one update: what `DistributedOptimizer` takes as strategy."""
+"""The strategies of `DistributedOptimizer` that combine the ranks' gradients into one update."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class RoundStrategy(Strategy):
         return Full()
 
     def options(self) -> dict[str, Any]:
-        """Of the handle that carries the gradients, see `partialcoll.Allreduce_init`."""
+        """Return the options of the gradients' handle, see `partialcoll.Allreduce_init`."""
         options = {name: getattr(self, name) for name in self._HANDLE_OPTIONS}
         return {"quorum": self.policy, **options}
 
     @property
     def synchronous(self) -> bool:
-        """Is every rank's gradient in every update?"""
+        """Whether every update has the gradients of all ranks."""
         return isinstance(self.policy, Full) and not self.policy.deadline
 
     @property
     def early_bytes(self) -> int | None:
-        """How large the buckets are that go while backward computes others; None: there are
-        none, all goes at the step."""
+        """The size of the buckets that are sent while backward computes others; None: there are
+        none, and all gradients are sent at the step."""
         return None
 
 
@@ -89,7 +89,7 @@ class Allreduce(RoundStrategy):
 
     @property
     def takes_sparse(self) -> bool:
-        """They go outside of the rounds, where nobody's death is survived."""
+        """Whether sparse gradients work: sent outside of rounds, they do not survive a death."""
         return self.on_failure == "raise"
 
     @property

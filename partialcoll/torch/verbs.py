@@ -785,8 +785,8 @@ def broadcast_optimizer_state(
 
 
 def poll(handle: Call) -> bool:
-    """Is the call over that has returned `handle`, so that `synchronize` returns at once? Local;
-    drives communication."""
+    """Return whether the call that has returned `handle` is complete, so that `synchronize` returns
+    at once. Local; drives communication."""
     checks.instance("handle", handle, Call, "what an asynchronous call has returned")
     return handle.poll()
 
@@ -807,7 +807,7 @@ def barrier(process_set: OptionalSet = None) -> None:
 
 
 def join(device: int = -1) -> int:
-    """No more data on this rank: wait until all ranks have come here. Collective.
+    """Wait until all ranks have called this: this rank has no more data. Collective.
 
     Every `DistributedOptimizer` that is open and in use joins: this rank contributes nothing to the
     others' steps and applies their updates. When it returns, all ranks have the same parameters and

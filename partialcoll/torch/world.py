@@ -76,7 +76,7 @@ class ProcessSet:
         return None if self._calls is None else self._calls.comm.rank
 
     def included(self) -> bool | None:
-        """Is this process in it? None if it is not usable. Local."""
+        """Return whether this process is in the set; None if the set is not usable. Local."""
         return None if self.process_set_id is None else self._calls is not None
 
     def _free(self) -> None:
@@ -91,7 +91,7 @@ class ProcessSet:
 
 
 OptionalSet = Optional[ProcessSet]
-"""Who makes a call; None: all ranks."""
+"""The set of ranks that make a call; None: all ranks."""
 
 global_process_set = ProcessSet([])
 """All ranks of the world, after `init`."""
@@ -104,13 +104,13 @@ MOST_TRIES = 3  # in a row, after which there are still too few
 
 Told = tuple[bool, int, int]  # lived, ranks, tries
 
-# What the last world was formed over that had newcomers; at most one. Programs may form it anew.
+# The communicator of the last world with joining ranks; at most one. Programs may form it again.
 _everybody: list[MPI.Intracomm] = []
 
 
 @dataclass
 class Replacing:
-    """How the dead are replaced, with ``init(respawn=True)``.
+    """Replacement of dead ranks, with ``init(respawn=True)``.
 
     Newcomers run the same program. Survivors start them at a commit, and wait for them, or go on
     and look at each commit if they have come; then all form a world together and make their
@@ -130,8 +130,8 @@ class Replacing:
         return size < self.ranks and self.tries < MOST_TRIES
 
     def formed(self, size: int, known: Iterable[Told]) -> Replacing:
-        """In a world of this size, whose ranks know so much. StateError, on all, if nobody has
-        lived to have a state."""
+        """Return the replacement state for a world of `size` ranks, from the facts `known` to them.
+        StateError, on all, if no rank that had a state survived."""
         rows = [row for row in known if row[0]]
         if not rows:
             raise StateError("init: all who had the state of the training have died; begin anew")
@@ -146,7 +146,7 @@ class Replacing:
         return found
 
     def due(self, comm: MPI.Intracomm) -> bool:
-        """Is a world to be formed with newcomers? Collective."""
+        """Return whether to form a world with joining ranks now. Collective."""
         if not self.wants(comm.size):
             return False
         if not self.overlap:
@@ -161,14 +161,14 @@ class Replacing:
         return False
 
     def dismiss(self) -> None:
-        """Those who load what they need are not wanted any more. Local, on all."""
+        """Dismiss the joining ranks that are still loading. Local, on all."""
         if self.spawned is not None:
             self.spawned.dismiss()
         self.spawned = None
 
 
 def _begin_respawn(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
-    """Where `init` forms the world. Collective over survivors and newcomers in the latter."""
+    """Return the communicator of the new world; in a joining rank collective with the survivors."""
     lived, parents = True, MPI.Comm.Get_parent()
     if not _everybody and parents != MPI.COMM_NULL:
         # The others wait from here on, and the first optimizer has torch load half of itself.
@@ -184,7 +184,7 @@ def _begin_respawn(overlap: bool) -> tuple[MPI.Intracomm, Replacing]:
 
 
 def _spawn(here: MPI.Intracomm, replacing: Replacing) -> elastic.Spawned | None:
-    """Newcomers, as many as are missing, unless they cannot be started. Collective."""
+    """Start the missing number of joining ranks; None if they cannot be started. Collective."""
     try:
         return elastic.Spawned(here, newcomer.command(), replacing.ranks - here.size)
     except (StateError, MPI.Exception) as error:
@@ -194,7 +194,7 @@ def _spawn(here: MPI.Intracomm, replacing: Replacing) -> elastic.Spawned | None:
 
 
 def _take_in(comm: MPI.Intracomm, replacing: Replacing) -> MPI.Intracomm | None:
-    """Those of `comm` who live, and newcomers; None if none came. Collective over the former."""
+    """Join live and new ranks; None if no rank joined. Collective over live ranks of `comm`."""
     here = living(comm)
     try:
         spawned = replacing.spawned or _spawn(here, replacing)
@@ -249,7 +249,7 @@ class _NotInitialized(StateError, ValueError):
 
 
 def _check_threads(comm: MPI.Intracomm) -> None:
-    """What is made on the communicator later would refuse it as well; say so now, on all ranks."""
+    """Refuse a thread level that later objects on the communicator would refuse, on all ranks."""
     choices = list(communicator.PROGRESS)
     progress = settings.choice("progress", None, "PARTIALCOLL_PROGRESS", "agent", choices)
     short = progress != "manual" and MPI.Query_thread() < MPI.THREAD_MULTIPLE
@@ -373,7 +373,7 @@ def _form(comm: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> 
 
 
 def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> World:
-    """Where ranks may die, MPI's own collectives are not used: they may never return."""
+    """Make the world. If ranks may die, it avoids MPI's collectives, which may never return."""
     _check_threads(own)
     calls = Calls(own, on_failure)
     how = replacing and ("overlap" if replacing.overlap else True)
@@ -387,9 +387,9 @@ def _make(own: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> W
 
 
 def form_anew(replace: bool = False, died: bool = False) -> None:
-    """The world is of those who live, whose optimizers go on; to replace the dead, where that is
-    wanted, of newcomers as well, with whom the optimizers meet anew. Collective. died: since the
-    last time. After an error there is no world."""
+    """Form the world again, of the live ranks, whose optimizers continue; with `replace`, if dead
+    ranks are to be replaced, also of joining ranks, with which the optimizers meet again.
+    Collective. died: ranks have died since the last time. After an error there is no world."""
     global _world
     before, wider = world(), None
     if before.replacing is not None:
@@ -412,7 +412,7 @@ def form_anew(replace: bool = False, died: bool = False) -> None:
 
 
 def world() -> World:
-    """What `init` has made; StateError before it, and when MPI has ended."""
+    """Return the world that `init` has made; StateError before it, and when MPI has ended."""
     if _world is None:
         check_rank("partialcoll.torch")
         raise _NotInitialized("partialcoll.torch is not initialized: call init() first")
@@ -452,7 +452,7 @@ def forget(optimizer: Any) -> None:
 
 
 def is_initialized() -> bool:
-    """Between `init` and `shutdown`? Local."""
+    """Return whether `init` was called, and `shutdown` not yet. Local."""
     return _world is not None
 
 
@@ -546,7 +546,7 @@ def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
             raise ValueError(f"process_set: {process_set} is not usable; use add_process_set()")
     except (TypeError, ValueError) as error:
         here.calls.refuse(error, name, by_name=True)
-    if process_set._calls is None:  # nobody waits for this rank
+    if process_set._calls is None:  # no rank waits for this one
         raise ValueError(f"process_set: rank {rank()} is not in {process_set}")
     return process_set._calls
 
@@ -606,7 +606,7 @@ def mpi_built() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """May several threads call MPI? Local."""
+    """Return whether several threads may call MPI. Local."""
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 

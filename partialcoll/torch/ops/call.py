@@ -86,7 +86,7 @@ _lock = threading.Lock()  # protects _over, _ended and _future; held briefly
 
 
 class _Here(threading.local):
-    """Whether the thread is in a callback, and the lines of the callbacks that it runs."""
+    """Thread-local: whether the thread is in a callback, and the lines of its callbacks."""
 
     inside = False
     lines: tuple[Line, ...] = ()
@@ -181,7 +181,7 @@ class Future(_Future):
         return chained
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """As torch's; an error of the callback is logged."""
+        """Do what torch's method does; an error of the callback is logged."""
 
         def run(future: Any) -> None:
             try:
@@ -248,15 +248,15 @@ class GroupTimeout(_Error, TimeoutError):
 
 
 class Work(_Work):
-    """What the collectives of torch.distributed return. tensors: what is filled; the value of its
-    future. queue: carries it out: `drive` in the thread that waits, a thread of its own after
-    `wake`, which steps `aside` for what may wait for other works."""
+    """The return value of the collectives of torch.distributed. tensors: the outputs, which are the
+    value of its future. queue: executes it: `drive` in the thread that waits, a separate thread
+    after `wake`, which steps `aside` for code that may wait for other works."""
 
     def __init__(self, tensors: list[torch.Tensor], queue: Any = None) -> None:
         super().__init__()
         self._tensors, self._queue = tensors, queue
         self._over = False
-        self._ended: threading.Event | None = None  # for who waits until another thread ends it
+        self._ended: threading.Event | None = None  # for a thread that waits for another to end it
         self._error: BaseException | None = None
         self._future: Future | None = None
         self.line: Line | None = None  # of the callbacks of its future
@@ -303,7 +303,7 @@ class Work(_Work):
 
     @untraced
     def get_future(self) -> Future:
-        """Of the list of tensors."""
+        """Return the future of the list of tensors."""
         with _lock:
             if self._future is None:
                 self._future = new_future(self._tensors, self.line)
@@ -467,7 +467,7 @@ class Queue:
         self.aside, self.wake, self.stop = worker.aside, worker.wake, worker.stop
         self.halt, self.join = worker.halt, worker.join
 
-    # By whoever makes a call
+    # For the thread that makes a call
 
     def submit(self, call: Call, background: bool = False) -> Call:
         """Append a call. background: the worker thread may complete it."""
@@ -523,13 +523,13 @@ class Queue:
                 break
         return call._over
 
-    # By whoever's turn it is
+    # For the thread that holds the turn
 
     def drive(self, until: Call) -> None:
-        """Carry out calls up to this one, unless others are at it."""
+        """Execute calls up to this one, unless another thread does."""
         while not until._over:
             if not self._turn.acquire(blocking=False):
-                self.wake()  # whoever is at it may stop before this one
+                self.wake()  # the thread that holds the turn may stop before this call
                 return
             self._next()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the data of calls moves: the allreduce handles of a queue, and tensors that go through them;
+"""Data transfer of calls: the allreduce handles of a queue, and the tensors that they reduce; also
 bytes that are not reduced, or are reduced by one rank alone.
 
 A handle serves all sizes that round up to its size, so there are few handles; the ones used last
@@ -64,7 +64,7 @@ _OPS_OF_BOOL = {
 
 
 def rounded_up(count: int, most: int) -> int:
-    """Round up to one of four sizes in each octave. A count beyond `most` stays as it is."""
+    """Round up to one of four sizes in each octave. A count beyond `most` is not changed."""
     if count > most:
         return count
     if count <= _SMALLEST:
@@ -522,8 +522,8 @@ def adasum_tensor(comm: MPI.Intracomm, form: Form, source: Tensor, output: Tenso
     output.detach().copy_(wide)
 
 
-# Shared out along the first dimension. They fill a list, since only the ranks together know sizes;
-# rows: gives room for so many rows like those of a tensor.
+# Distribution along the first dimension. The functions fill a list, since only the ranks together
+# know sizes; rows(tensor, count) returns room for `count` rows like those of the tensor.
 
 Rows = Callable[[Tensor, int], Tensor]
 Found = list[Tensor]
@@ -541,7 +541,7 @@ def gather_rows(comm: MPI.Intracomm, tensor: Tensor, rows: Rows, found: Found) -
 
 
 def exchange_rows(to: Handles, tensor: Tensor, sizes: list[int], rows: Rows, found: Found) -> Steps:
-    """So many rows to each rank; what comes, and how many rows from which."""
+    """Send `sizes[i]` rows to rank i; find the received rows, and their number from each rank."""
     come = np.empty(to.comm.size, np.int64)
     yield to.everybody.Ialltoall(np.array(sizes, np.int64), come)
     output = rows(tensor, int(come.sum()))

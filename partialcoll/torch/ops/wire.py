@@ -20,8 +20,8 @@ import torch
 from ..._core import checks
 from ..._core.buffers import Array
 
-# What a dtype travels as when it is reduced: 16-bit floats as float32, so that results are rounded
-# once. By numpy's name, and by torch's dtype.
+# The dtype in which a dtype is reduced: 16-bit floats as float32, so that results are rounded
+# once. WIRE has numpy's name for it, WIDE torch's dtype.
 WIRE = {
     torch.float16: "float32",
     torch.bfloat16: "float32",
@@ -106,8 +106,8 @@ def room_for_rows(like: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class Side:
-    """Where a call does something with tensors, in a ``with`` statement: for those of a device with
-    a stream of its own, which is the current one within the statement."""
+    """The context in which a call works on tensors, for a ``with`` statement. For tensors of a
+    device it has its own stream, which is the current one within the statement."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._inference = torch.is_inference_mode_enabled()
@@ -132,8 +132,8 @@ class Side:
             self._entered.pop().__exit__(*error)
 
     def rows(self, like: torch.Tensor, count: int) -> torch.Tensor:
-        """Return room for so many rows like a tensor's. It is of the caller's stream, which goes on
-        with it and frees it, so that what had this memory before must come first."""
+        """Return room for `count` rows like a tensor's, allocated on the caller's stream, which
+        uses and frees it. So earlier work of that stream on this memory must complete first."""
         if self._stream is None:
             return room_for_rows(like, count)
         with self._module.stream(self._callers):
