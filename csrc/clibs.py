@@ -30,8 +30,8 @@ def pkg_config(abi):
 
 @dataclass
 class Library:
-    """Sources beyond the core's, and those of the core that this library compiles anew, each with
-    arguments of its own; how to link it."""
+    """A C library: its additional sources, and the core's sources that it compiles again, each with
+    its own arguments; how to link it."""
 
     name: str
     file: str

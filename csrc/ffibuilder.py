@@ -39,7 +39,7 @@ if os.environ.get("PARTIALCOLL_PORTABLE") == "1":  # for other machines: make wh
     LIBRARIES = ["m", ":libpthread.so.0", ":libdl.so.2"]  # where an older glibc has functions
 
 
-# What simulated ranks and arithmetic use of the core: all that does not make, free or need an MPI.
+# Core functions for simulated ranks and arithmetic: all that neither make, free nor need an MPI.
 SIMULATED = re.compile(
     r"pcoll_(last_error|op_check|domain_parse|tuning_path"
     r"|(policy|grid|lattice)_\w+|(gossip|group)_(?!create|free)\w+)"

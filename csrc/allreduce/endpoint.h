@@ -10,7 +10,7 @@
  *
  * A round t passes through these states here:
  *   released   round t-1 is over, and no result that a member has not read is in the way
- *   started    the own members meet the policy, or an activation came
+ *   started    the own members meet the policy, or an activation arrived
  *   frozen     the contributions of the members are taken: the round is active
  *   over       the engine is done, sends included: the result is published, t+1 follows
  *
@@ -53,9 +53,9 @@ enum closing {
 };
 
 /*
- * What an endpoint knows about the start of its current round. It counts what its own members
- * have deposited. If a coordinator decides, the endpoint reports this count to the coordinator,
- * which adds up the reports (protocol/policy.h, which decides, too).
+ * An endpoint's state on the start of its current round. It counts the deposits of its own
+ * members. If a coordinator decides, the endpoint reports this count to the coordinator, which
+ * adds up the reports (protocol/policy.h decides then, too).
  *
  * An endpoint sends a report whenever its count has grown; a report carries the whole count. A
  * report for the next round is kept, because its sender may be a round ahead. A report for a
@@ -101,11 +101,11 @@ struct endpoint {
     int64_t alarm_given;     /* Alarm that the application has given to the driver. */
     _Atomic int closing;     /* enum closing */
     bool last_sent;          /* The last messages of the closing were sent. */
-    uint32_t last_received;  /* Set of edges on which the last message came. */
+    uint32_t last_received;  /* Set of edges on which the last message arrived. */
 
     struct staging *staging;             /* NULL: the buffers are on the host. */
     struct stall_answers *stall_answers; /* Protected by the drive lock. */
-    uint32_t unanswered; /* Answers to this endpoint that are to come. As above. */
+    uint32_t unanswered; /* Answers that this endpoint still expects. As above. */
     struct event_log *event_log; /* NULL: neither recorded nor replayed. */
 };
 

@@ -176,7 +176,7 @@ static int handle_check_begin(pcoll_handle *h)
     return member_begin(&m);
 }
 
-/* A deposit has been made: notify the driver. During a recovery nobody is notified; all
+/* Notify the driver of a deposit. During a recovery no driver is notified; all
  * endpoints are polled when it ends. */
 static void handle_report_deposit(pcoll_handle *h, enum deposit_outcome outcome)
 {

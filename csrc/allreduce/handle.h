@@ -122,7 +122,7 @@ void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
  * computes. */
 int handle_start_agent(struct communicator *c, const struct endpoint *endpoint,
                        const pcoll_options *o);
-/* Where ranks share memory: handle_create.c. */
+/* Shared memory of ranks: handle_create.c. */
 
 /* Make an endpoint without a domain for these buffers, or one that follows another endpoint and has
  * its buffers, and find out with which ranks it may share memory. */

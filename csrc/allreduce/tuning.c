@@ -166,10 +166,10 @@ int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_no
     int rc = tuning_search_file(&s);
     if (rc != PCOLL_OK)
         return rc;
-    /* Where several endpoints share the link of their host, and the number of endpoints is a power
-     * of two, Rabenseifner's algorithm sends the least through the link at any size: each endpoint
-     * halves with those of its host first, and exchanges only what it still owns with other hosts.
-     * So a shared link does without the ring. */
+    /* If several endpoints share the link of their host, and the number of endpoints is a power of
+     * two, Rabenseifner's algorithm sends the fewest bytes through the link at any size: each
+     * endpoint halves with endpoints of its host first, and exchanges only the slice that it still
+     * owns with other hosts. So the ring is not used on a shared link. */
     bool shared =
         placement->per_host > 1 && largest_power_of_two(endpoints) == endpoints;
     const struct tuning_line *lines = off_node ? tuning_far : tuning_near;

@@ -11,9 +11,9 @@
  * (if the job is smaller than all of them, the lines with the fewest). Of these the line with the
  * most bytes that the job sends counts; if the job sends fewer bytes, recursive doubling.
  *
- * The last word may also be "ours": complete rounds of calls that look like MPI_Allreduce are
- * served by this library from so many bytes on, and by MPI below ("never" instead of the bytes:
- * always by MPI). There is one such line for each number of ranks, chosen as above.
+ * The last word may also be "ours": this library serves complete rounds of calls that look like
+ * MPI_Allreduce if they have at least this number of bytes, and MPI serves smaller ones ("never"
+ * instead of the bytes: MPI serves all). There is one such line for each number of ranks, as above.
  *
  * The file is $PARTIALCOLL_TUNE. If that is not set, it is partialcoll/tune.txt under
  * $XDG_CONFIG_HOME or ~/.config, if it exists. PARTIALCOLL_TUNE=none selects the built-in table.

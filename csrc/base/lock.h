@@ -8,9 +8,9 @@
  * tries needs no order, but counts as held afterwards. A thread may be inside several gates of
  * one rank: a thread that closes gates waits at one of them at a time, outside of all others.
  *
- * Where CHECK is compiled in, each thread counts the locks of each rank that it holds, and a wait
+ * If CHECK is compiled in, each thread counts the locks of each rank that it holds, and a wait
  * in the wrong order ends the process with the names of both locks. Tests that interleave
- * simulated threads on one thread count nothing: what one of them holds is not held by the others.
+ * simulated threads on one thread count nothing: each simulated thread holds its locks alone.
  * Locks that are not mutexes (the drive lock, gates, staging) report with lock_waits, lock_held
  * and lock_released.
  */
@@ -211,7 +211,7 @@ void gate_close(struct gate *g);
 void gate_await_empty(struct gate *g);
 void gate_open(struct gate *g);
 
-/* Return whether the gate was closed a moment ago. */
+/* Return whether the gate was closed when this read it. */
 static inline bool gate_is_closed(struct gate *g)
 {
     return atomic_load(&g->closed);

@@ -259,7 +259,7 @@ int pcoll_mirror_free(pcoll_mirror **at)
     return PCOLL_OK;
 }
 
-/* Can the copies be ordered with the work of this stream? */
+/* Check that the copies can be ordered with the work of this stream. */
 static int lane_check_stream(const pcoll_mirror *m, cuda_stream stream)
 {
     cuda_context context = NULL;

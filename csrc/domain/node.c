@@ -39,7 +39,7 @@ static uint32_t node_count_chunks(size_t bytes)
     return chunks > 1 ? (uint32_t)chunks : 1;
 }
 
-/* Is an endpoint to drive the rounds? */
+/* Return whether an endpoint drives the rounds. */
 static bool node_has_fabric(const struct placement *placement)
 {
     return placement->domains > 1 || placement->members == 1;
@@ -69,8 +69,8 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     l.finished = node_place(
         &at,
         fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
-    /* One slot at a time is sent as it is, so the room after a slot is also that of the next slot's
-     * header. */
+    /* A slot is sent without a copy, with a header behind it. Only one slot is sent at a time, so
+     * this header may use the room of the next slot's header. */
     l.slots =
         node_place(&at, members * slots * shape->message_bytes + shape->header_bytes);
     if (members > 1)

@@ -23,7 +23,7 @@
  *   FABRIC     With a fabric: the whole sum of the domain is ready.
  *   OPEN t+1   The result is in the ring of results. Sleeping members are woken.
  *
- * Who writes what. All words are 64 bits (flags: 32), atomic, and sequentially consistent
+ * Writers. All words are 64 bits (flags: 32), atomic, and sequentially consistent
  * unless stated otherwise:
  *
  *   control    {round, phase, member}. Any member swaps OPEN to CLOSING (with a fabric, the
@@ -90,10 +90,10 @@
  *   6. No sleeping member is forgotten. It sets its bit, then reads control, then sleeps on
  *      its doorbell. The member that completes a round writes control, then reads the bits,
  *      then rings.
- *   7. No chunk is forgotten. The closer takes chunks until there are none left, whoever else
- *      takes some; with a fabric the leader's driver does when the schedule asks for parts of
- *      the sum. Helpers may be refused or absent, and a counted worker may be about to stop,
- *      so nothing depends on them.
+ *   7. No chunk is forgotten. The closer takes chunks until there are none left, even if other
+ *      members take some; with a fabric the leader's driver does so when the schedule asks for
+ *      parts of the sum. Helpers may be refused or absent, and a counted worker may be about
+ *      to stop, so nothing depends on them.
  *   8. No driver waits for a chunk that is finished. It sets `awaited`, then reads `finished`
  *      once more. The member that finishes a chunk writes `finished`, then reads `awaited`.
  *
@@ -167,7 +167,7 @@ struct node_shared {
     _Atomic uint32_t parts;      /* frozen slots in the list; relaxed */
 };
 
-/* Where this domain runs. All pointers stay valid while the domain exists. */
+/* The environment of this domain. All pointers stay valid while the domain exists. */
 struct node_hooks {
     void *
         memory; /* node_bytes() of zeros, shared by all members; NULL: of one member, which

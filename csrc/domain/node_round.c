@@ -114,8 +114,8 @@ static bool node_open_view(struct domain *n, struct node_view *v, uint64_t round
     return true;
 }
 
-/* Has this member read the round with which all had joined? Before that, its descriptor may
- * still say that it joins. */
+/* Return whether this member has read the round with which all had joined. Before that, its
+ * descriptor may still say that it joins. */
 static bool node_knows_end_of_join(const struct domain *n, uint32_t j)
 {
     uint64_t joined = STEP(atomic_load(&n->shared->all_joined));
@@ -136,8 +136,8 @@ static bool node_has_arrived(const struct domain *n, const uint64_t *live, uint3
 }
 
 /* Add the ranks that have arrived, and those with a deposit. A descriptor that is frozen for
- * this round already shows that the round is being closed: whoever counts it then finds control
- * changed. */
+ * this round already shows that the round is being closed: a member that counts it then finds
+ * control changed. */
 static void node_arrivals(const struct domain *n, uint64_t round, const uint64_t *live,
                           uint32_t first_word, uint64_t *arrived, uint64_t *deposited)
 {
@@ -222,7 +222,7 @@ static int64_t node_first_arrival(const struct domain *n, const struct node_view
     return least;
 }
 
-/* May the round start? A linger begins when some member first finds the policy met. */
+/* Decide whether the round may start. A linger begins when a member first finds the policy met. */
 static struct round_trigger node_trigger_of(struct domain *n, struct node_view *v,
                                             uint64_t round)
 {
@@ -590,9 +590,9 @@ void node_busy(struct domain *n, uint64_t *set)
             bitset_add(set, n->hooks.placement->member[j]);
 }
 
-/* Reading a result, which others may begin to overwrite: node.h, invariant 5. */
+/* Reading a result that other members may begin to overwrite: node.h, invariant 5. */
 
-/* Has the round that reuses this entry of the ring begun to close? */
+/* Return whether the round that reuses this entry of the ring has begun to close. */
 static bool node_overwritten(const struct domain *n, uint64_t round)
 {
     uint64_t control = node_control(n), reuse = round + n->ring;
@@ -698,7 +698,7 @@ struct round_header *node_fabric_freeze(struct domain *n, uint64_t round)
     return alone;
 }
 
-/* Are all chunks of these bytes finished? */
+/* Return whether all chunks of these bytes are finished. */
 static bool node_is_gathered(const struct domain *n, uint64_t round, size_t begin,
                              size_t end)
 {
@@ -706,7 +706,7 @@ static bool node_is_gathered(const struct domain *n, uint64_t round, size_t begi
     if (node_control_phase(node_control(n)) == NODE_FABRIC)
         return true;
     if (begin == 0 &&
-        end == p->bytes) /* whoever is last still has to end the reduction */
+        end == p->bytes) /* the last member still has to end the reduction */
         return false;
     for (uint32_t i = 0; i < n->chunks; i++)
         if (payload_cut(p, i, n->chunks) < end &&

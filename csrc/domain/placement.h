@@ -29,9 +29,9 @@ struct placement {
 };
 
 /*
- * hosts[r] tells where rank r is: ranks with equal values can share memory (NULL: no two
- * can). At most `most` ranks to a domain, 0: as many as there are; they are then dealt
- * out evenly, neighbors together. Ranks that have died (a set; NULL: nobody) are left
+ * hosts[r] is the host of rank r: ranks with equal values can share memory (NULL: no two
+ * can). A domain has at most `most` ranks, 0: no limit; the ranks are then distributed
+ * evenly, neighbors together. Ranks that have died (a set; NULL: none) are left
  * out. PCOLL_ENOMEM.
  */
 int placement_init(struct placement *p, uint32_t rank, uint32_t ranks,

@@ -4,7 +4,7 @@
  * a window, and this rank's private memory; then the register, the queue and the accumulator, each
  * with its protocol; then the object of the public header.
  *
- * Layout. A window holds, in this order: words of 8 bytes, each in a cache line of its own, so
+ * Layout. A window holds, in this order: words of 8 bytes, each in its own cache line, so
  * that polling one word does not slow down another; the board (used at rank 0 only); the three
  * slots of the register; the sums of the accumulator; the slots of the queue. The layout follows
  * from the options and is the same on all ranks.
@@ -236,7 +236,7 @@ static inline char *gossip_element_at(const struct gossip_layout *layout, const 
  *   publish v   write slot v mod 3; sync; VERSION: v - 1 -> v
  *   read        a := VERSION; read slot a mod 3; b := VERSION; take it if b - a <= 1
  *
- * Who writes: only the owner, both slots and VERSION.
+ * Writers: only the owner, both the slots and VERSION.
  *
  * Invariant: while VERSION is v, the owner writes at most slot (v + 1) mod 3. So slot a mod 3
  * holds version a from VERSION = a until VERSION = a + 2; the owner begins to overwrite it only
@@ -255,7 +255,7 @@ static inline char *gossip_element_at(const struct gossip_layout *layout, const 
  * one version throughout.
  */
 
-/* As pcoll_gossip_publish. */
+/* See pcoll_gossip_publish. */
 int register_publish(struct gossip_memory *memory, const void *x, uint64_t *version);
 
 /* Set *version, 0 at first or an earlier answer, to the number of versions that the peer has
@@ -269,7 +269,7 @@ int register_version(struct gossip_memory *memory, uint32_t peer, uint64_t *vers
 int register_read_chunk(struct gossip_memory *memory, uint32_t peer, size_t first,
                         const void *key, uint64_t *version, bool *whole);
 
-/* As pcoll_gossip_read. */
+/* See pcoll_gossip_read. */
 int register_read(struct gossip_memory *memory, uint32_t peer, const void *key,
                   void *out, uint64_t *version);
 
@@ -295,7 +295,7 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
  *   peek   of the FULL slots the one with the highest ticket: read; if the state
  *          is no longer the same, try again
  *
- * Who writes: the rank that has swapped a slot from FREE to WRITING owns the slot until its state
+ * Writers: the rank that has swapped a slot from FREE to WRITING owns the slot until its state
  * is FULL. From then on the owner of the queue owns it, until its state is FREE. States are
  * changed and read by compare-and-swap only.
  *
@@ -309,16 +309,16 @@ void slot_observe(struct gossip_memory *memory, const void *x, const void *their
  * time at which they were begun.
  */
 
-/* As pcoll_gossip_push. */
+/* See pcoll_gossip_push. */
 int queue_push(struct gossip_memory *memory, uint32_t peer, const void *x,
                const void *key, void *sent, int32_t *pushed);
 
-/* As pcoll_gossip_drain. Messages that do not decode with this key are dropped and counted. */
+/* See pcoll_gossip_drain. Messages that do not decode with this key are dropped and counted. */
 int queue_take(struct gossip_memory *memory, const void *key, void *out,
                uint32_t *source, int32_t *taken);
 
-/* As pcoll_gossip_peek. *found is also false if the message does not decode with this key, or was
- * taken at every try. */
+/* See pcoll_gossip_peek. *found is also false if the message does not decode with this key, or if
+ * the queue's owner took the message at every try. */
 int queue_peek(struct gossip_memory *memory, uint32_t peer, const void *key, void *out,
                uint32_t *source, int32_t *found);
 
@@ -341,7 +341,7 @@ int queue_settle(struct gossip_memory *memory);
  *   collect  l := LANDED; for every element: v := sum; model += v; sum += -(what the
  *            model gained); then COLLECTED := l
  *
- * Who writes: all ranks add to the sums, to RESERVED and to LANDED. The owner alone adds to
+ * Writers: all ranks add to the sums, to RESERVED and to LANDED. The owner alone adds to
  * COLLECTED.
  *
  * Invariants. Take model + sum of an element, added up over all ranks: every step takes from one
@@ -392,7 +392,7 @@ int accumulator_query(struct gossip_memory *memory, uint32_t peer, size_t first)
 
 /* Owner, after a death: count what was reserved as landed. */
 int accumulator_settle(struct gossip_memory *memory);
-/* Lowest living rank, after a death: take over what the dead rank had not collected. The deltas
+/* Take over the deltas that a dead rank had not collected, on the lowest living rank. The deltas
  * may then exceed the cap. */
 int accumulator_adopt(struct gossip_memory *memory, uint32_t dead);
 
@@ -402,12 +402,12 @@ struct gossip_model {
     double ratio;
 };
 
-/* As pcoll_gossip_average, with `cap` for max_uncollected. A chunk that changes while it is read is
+/* See pcoll_gossip_average; `cap` is max_uncollected. A chunk that changes while it is read is
  * not averaged. PCOLL_EEMPTY: the peer has not published. */
 int exchange_average(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                      double weight, const struct gossip_model *own, int32_t *averaged);
 
-/* As pcoll_gossip_collect. *deltas: those that were complete; if there is none, nothing is moved. */
+/* See pcoll_gossip_collect. *deltas: the number of complete deltas; if 0, nothing is moved. */
 int exchange_collect(struct gossip_memory *memory, const struct gossip_model *own,
                      uint64_t *deltas);
 

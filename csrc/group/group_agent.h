@@ -70,7 +70,7 @@ struct group_fetch {
     struct window_get get;
 };
 
-/* What this rank knows about a member of its group in one round. */
+/* The state of a member of this rank's group in one round, as this rank knows it. */
 struct group_member {
     bool known, contributes;    /* It has said whether it contributes, and it does. */
     int input_there, part_done; /* The operation of its notice, or -1. */
@@ -136,12 +136,12 @@ void group_data_part(struct group_data *r, uint32_t member);
 int group_data_run(struct group_data *r);
 /* Poll the fetches from far members; *ended: at least one has completed. */
 int group_data_poll(struct group_data *r, bool *ended);
-/* Does the round wait for a notice of this member, about its part or its input? */
+/* Return whether the round waits for a notice of this member, about its part or its input. */
 bool group_data_waits_for(const struct group_data *r, uint32_t member, bool part);
 /* End a round. The memory of fetches that are not complete is freed when they are. PCOLL_ENOMEM. */
 int group_data_end(struct group_data *r);
 
-/* Does this rank contribute? Only a rank that contributes gets the result. */
+/* Return whether this rank contributes. Only a rank that contributes gets the result. */
 static inline bool group_data_contributes(const struct group_data *r)
 {
     return r->state[r->group.position].contributes;
@@ -257,7 +257,7 @@ struct group {
     struct group_clock clock;
     struct group_traffic wire;
     struct group_bandwidth { /* Of this rank's link. */
-        float told;          /* As told to the others; 0: none. */
+        float told;          /* As announced to other ranks; 0: none. */
         double measured;     /* Average over rounds, bytes per second; 0: none. */
         uint32_t rounds;     /* Rounds that were measured. */
     } bandwidth;
@@ -323,7 +323,7 @@ static inline bool group_agent_was_started(const struct group *g)
     return atomic_load(&g->shared.started) > g->shared.consumed;
 }
 
-/* Does the rank leave? It finishes what it has started first, unless it is freed. */
+/* Return whether the rank leaves. It first finishes a started round, unless it is freed. */
 static inline bool group_agent_leaves(const struct group *g)
 {
     return g->shared.closing ||

@@ -412,7 +412,7 @@ int group_data_prepare(struct group_data *r)
     return PCOLL_OK;
 }
 
-/* Keep memory that MPI may still write to in a record of its own. The landing stays if this rank
+/* Move memory that MPI may still write to into a separate record. The landing stays if this rank
  * has contributed nothing: it holds the result of an earlier round. */
 static int group_data_abandon(struct group_data *r)
 {

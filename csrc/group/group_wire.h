@@ -132,7 +132,7 @@ struct membership_entry {
     uint64_t from;    /* It is live, and takes part from this round on. */
 };
 
-/* Who has left or died. If all bytes are zero, all ranks are live. */
+/* The ranks that have left or died. If all bytes are zero, all ranks are live. */
 struct membership {
     struct membership_entry *entries; /* By rank. */
     uint32_t ranks;
@@ -177,7 +177,7 @@ enum group_wire_kind {
     WIRE_WITHDRAW    /* To a directory on another node: remove the entry. */
 };
 
-/* What a member has told the others about a group, one bit for each message but heartbeats. */
+/* The messages that a member has sent about a group: one bit for each kind except heartbeats. */
 enum group_notice_bit {
     NOTICE_ALIVE = 0,
     NOTICE_INPUT = 1,

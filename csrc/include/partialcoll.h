@@ -29,7 +29,7 @@
 #define PCOLL_VERSION_PATCH 0
 #define PCOLL_VERSION                                                                  \
     (10000 * PCOLL_VERSION_MAJOR + 100 * PCOLL_VERSION_MINOR + PCOLL_VERSION_PATCH)
-/* Does a library of this version run programs compiled with this header? (docs/c.md) */
+/* Whether a library of this version runs programs compiled with this header (docs/c.md). */
 #define PCOLL_VERSION_FITS(library)                                                    \
     ((library) >= PCOLL_VERSION &&                                                     \
      (library) / (PCOLL_VERSION_MAJOR ? 10000 : 100) ==                                \
@@ -81,7 +81,7 @@ enum pcoll_dtype {
     PCOLL_MPI_TYPE /* the MPI_Datatype at pcoll_buffer.mpi_type */
 };
 
-/* As in MPI: SUM to MAX for floats, SUM and PROD for complex numbers, all for integers, LAND to
+/* MPI's ops: SUM to MAX for floats, SUM and PROD for complex numbers, all for integers, LAND to
  * LXOR for bool. Integers wrap around. MIN and MAX keep the left operand unless the right one is
  * smaller (larger): a NaN on the left stays, one on the right is ignored. */
 enum pcoll_op {
@@ -120,10 +120,10 @@ enum pcoll_algorithm {
 /* Which rounds a call returns. */
 enum pcoll_deliver { PCOLL_DELIVER_ONE, PCOLL_DELIVER_ALL };
 
-/* What becomes of a deposit that misses its round. */
+/* The treatment of a deposit that misses its round. */
 enum pcoll_late { PCOLL_LATE_CARRY, PCOLL_LATE_LATEST, PCOLL_LATE_DROP };
 
-/* Who moves the messages while the application computes. */
+/* The driver of communication while the application computes. */
 enum pcoll_progress {
     PCOLL_PROGRESS_AGENT,
     PCOLL_PROGRESS_MANUAL,
@@ -190,7 +190,7 @@ typedef struct pcoll_options {
  * one domain for each node, 8 results. Zeros are refused; the environment is not read. Local. */
 void pcoll_options_init(pcoll_options *options);
 
-/* What one delivered round was. */
+/* The description of one delivered round. */
 typedef struct pcoll_round {
     uint64_t index;
     uint64_t lag;      /* complete rounds that this rank has not been given yet */
@@ -211,7 +211,7 @@ typedef struct pcoll_stats {
     uint64_t delivered; /* rounds given to the application */
     uint64_t lost;      /* rounds never given: older than the history */
     uint64_t arrived;   /* deposits that arrived at their round */
-    uint64_t stored;    /* deposits that came when their round was under way or over */
+    uint64_t stored;    /* deposits that arrived while their round ran or after it */
     uint64_t dropped;   /* deposits forgotten (late="drop") */
     uint64_t included;  /* rounds this rank contributed fresh data to */
     uint64_t activations_dropped; /* duplicate or late activations, harmless */
@@ -556,7 +556,7 @@ int pcoll_schedule_reduce(pcoll_schedule *schedule, const void *from, void *into
                           const pcoll_buffer *shape, const char *label, int32_t *op);
 int pcoll_schedule_copy(pcoll_schedule *schedule, const void *from, void *into,
                         const pcoll_buffer *shape, const char *label, int32_t *op);
-/* Does nothing: other operations can wait for it. May be NULL: label. Local. */
+/* Do nothing: other operations can wait for it. May be NULL: label. Local. */
 int pcoll_schedule_nop(pcoll_schedule *schedule, const char *label, int32_t *op);
 /* Complete `seconds` seconds after its gate has opened. May be NULL: label. Local. */
 int pcoll_schedule_timer(pcoll_schedule *schedule, double seconds, const char *label,
@@ -583,10 +583,10 @@ int pcoll_schedule_start(pcoll_schedule *schedule);
 int pcoll_schedule_wait(pcoll_schedule *schedule, int64_t timeout_us);
 /* The number of runs that are complete on this rank. Local. */
 int pcoll_schedule_runs(pcoll_schedule *schedule, uint64_t *runs);
-/* What the current run waits for, in one sentence. Local. */
+/* Write a sentence on what the current run waits for. Local. */
 int pcoll_schedule_pending(pcoll_schedule *schedule, char *text, uint64_t capacity);
 
-/* As pcoll_handle_schedule and pcoll_handle_goal; before the commit as well. Local. */
+/* See pcoll_handle_schedule and pcoll_handle_goal; before the commit as well. Local. */
 int pcoll_schedule_text(pcoll_schedule *schedule, const char *format, char **text);
 int pcoll_schedule_goal(pcoll_schedule *schedule, double ns_per_byte, char **text);
 
@@ -677,7 +677,7 @@ int pcoll_gossip_board_swap(pcoll_gossip *gossip, uint32_t rank, int64_t expecte
 int pcoll_gossip_board_count(pcoll_gossip *gossip, int64_t delta, int64_t *before);
 /* Local. */
 int pcoll_gossip_get_stats(pcoll_gossip *gossip, pcoll_gossip_stats *stats);
-/* As pcoll_handle_failed. Calls about dead ranks return PCOLL_EFAILED. Local; any thread. */
+/* See pcoll_handle_failed. Calls about dead ranks return PCOLL_EFAILED. Local; any thread. */
 int pcoll_gossip_failed(pcoll_gossip *gossip, uint64_t *set);
 /* Bytes of the window of each rank. Local. */
 int pcoll_gossip_bytes(pcoll_gossip *gossip, uint64_t *bytes);
@@ -705,7 +705,7 @@ typedef struct pcoll_lattice {
 void pcoll_lattice_init(pcoll_lattice *lattice);
 /* Bytes of a payload, and how many blocks it has. PCOLL_EINVAL names the member. */
 int pcoll_lattice_size(const pcoll_lattice *lattice, uint64_t *bytes, uint64_t *blocks);
-/* distances[b] = max|x - key| over block b, as it is encoded (rotated or not); key NULL: 0. Not
+/* distances[b] = max|x - key| over block b in its encoded form (rotated or not); key NULL: 0. Not
  * finite where x or key is not. May be NULL: key, x (no elements), distances (no elements). */
 int pcoll_lattice_distances(const pcoll_lattice *lattice, const void *x,
                             const void *key, float *distances);
@@ -800,7 +800,7 @@ typedef struct pcoll_group_round {
     uint32_t members;  /* of the group; 0: void */
     uint32_t position; /* of this rank among them */
     uint32_t active;   /* how many of them contributed */
-    int32_t exact; /* so many rounds as there are axes were complete, this the last */
+    int32_t exact;     /* the last rounds, one per axis, were complete */
     int32_t is_void;
 } pcoll_group_round;
 
@@ -828,8 +828,8 @@ int pcoll_group_create(const void *comm, const pcoll_group_options *options,
 /* Contribute; `send` may be used again at once. PCOLL_ESTATE: the last contribution was not waited
  * for, or this rank has left. Local. */
 int pcoll_group_start(pcoll_group *group, const void *send);
-/* Wait until the round of the contribution is complete. `receive` becomes the average of those who
- * contributed, or this rank's contribution if the round is void. PCOLL_EAGAIN: not complete yet. */
+/* Wait until the round of the contribution is complete. `receive` becomes the average of the
+ * contributions, or this rank's own if the round is void. PCOLL_EAGAIN: not complete yet. */
 int pcoll_group_wait(pcoll_group *group, int64_t timeout_us, void *receive,
                      pcoll_group_round *round);
 /* Ranks and shares of the last round waited for; room for all ranks. Local. */
@@ -844,7 +844,7 @@ int pcoll_group_look(pcoll_group *group, uint64_t *round, int32_t *away,
                      uint8_t *statuses);
 /* Set this rank's bandwidth from the next matchmaking on. Local. */
 int pcoll_group_set_bandwidth(pcoll_group *group, double bandwidth);
-/* What the round waits for, in one sentence. Local. */
+/* Write a sentence on what the round waits for. Local. */
 int pcoll_group_pending(pcoll_group *group, char *text, uint64_t capacity);
 /* Local. */
 int pcoll_group_get_stats(pcoll_group *group, pcoll_group_stats *stats);

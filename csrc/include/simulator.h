@@ -78,8 +78,8 @@ int pcoll_sim_gossip_create(uint32_t ranks, const pcoll_gossip_options *options,
                             pcoll_sim_gossip **sim);
 /* The buffer of a rank, for all functions but pcoll_gossip_free. */
 int pcoll_sim_gossip_rank(pcoll_sim_gossip *sim, uint32_t rank, pcoll_gossip **gossip);
-/* What the rank has sent since the last call; *parcel is NULL if that is nothing. Land each parcel
- * once, at *rank. */
+/* Take the messages that the rank has sent since the last call; *parcel is NULL if there are none.
+ * Land each parcel once, at *rank. */
 int pcoll_sim_gossip_sent(pcoll_sim_gossip *sim, uint32_t rank, void **parcel);
 int pcoll_sim_gossip_land(pcoll_sim_gossip *sim, void *parcel, uint32_t *rank);
 /* May be NULL: sim. */

@@ -94,11 +94,11 @@ int payload_reduce_slot(const struct payload *p, void *out, const void *a,
 /* Return where slice i begins if the block is cut into `of` even slices: at a multiple of 64
  * bytes, between two elements. Slice `of` begins at the end of the block. */
 size_t payload_cut(const struct payload *p, uint32_t i, uint32_t of);
-/* Can MPI's own allreduce reduce all parts, including identities? */
+/* Return whether MPI's own allreduce can reduce all parts, including identities. */
 bool payload_is_native(const struct payload *p);
 /* Return the number of bytes of the longest of `of` slices. */
 size_t payload_longest_slice(const struct payload *p, uint32_t of);
-/* Do the sizes of all elements divide 64, so that every multiple of 64 is a cut? */
+/* Return whether the sizes of all elements divide 64, so that every multiple of 64 is a cut. */
 bool payload_evenly_cut(const struct payload *p);
 /* Set out to a (+) b for the bytes [begin, end) of the block. Each pointer is to byte `begin`. */
 int payload_reduce_slice(const struct payload *p, void *out, const void *a,

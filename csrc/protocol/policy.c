@@ -293,7 +293,7 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
     return policy_first(round, arrived, among);
 }
 
-/* Return the decision to start so many seconds after a time, with this initiator. */
+/* Return the decision to start `seconds` after the time `since`, with this initiator. */
 static struct round_trigger round_trigger_after(int64_t since, double seconds,
                                                 int64_t now, uint32_t initiator)
 {

@@ -124,7 +124,7 @@ bool vote_count_grown(const struct policy_report *now,
  * once. Then the decision is evaluated whenever a count has changed.
  */
 
-/* A time that never comes. */
+/* The time of events that never happen. */
 #define ROUND_NEVER INT64_MAX
 
 /* The known state of an open round. */

@@ -9,7 +9,7 @@
 #include "kernels/payload.h"
 #include "runtime/communicator.h"
 
-/* Wait until nothing closes. Call this first: the agreements of an interrupted Free come first. */
+/* Wait until nothing closes. Call this first: agreements of an interrupted Free precede others. */
 void agree_settle(struct communicator *c);
 
 /* Replace the values by their maxima, or sums, over all ranks. */
@@ -45,7 +45,7 @@ extern const char *const
 int agree_same(struct communicator *c, int local, const struct agree_field *fields,
                int count, uint64_t *more, int extra);
 
-/* The same for an allreduce. `payload`: their layout. Two ops of users cannot be told apart. */
+/* The same for an allreduce. `payload`: their layout. User-defined ops cannot be distinguished. */
 int agree_arguments(struct communicator *c, int local, const pcoll_buffer *buffers,
                     int nbuffers, const struct payload *payload,
                     const pcoll_options *options, uint64_t *more, int extra);

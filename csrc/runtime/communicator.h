@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all objects of one communicator share on one rank: the transport, the table of objects by
- * slot, the dispatch of events to them, and the order in which they close.
+ * The state that all objects of one communicator share on one rank: the transport, the table of
+ * objects by slot, the dispatch of events to them, and the order in which they close.
  *
  * One thread at a time drives a communicator (under MPI: the holder of the drive lock, progress.h).
  * Functions marked "Driver" are for that thread. Every thread may call communicator_notify.
@@ -37,12 +37,12 @@ struct object_ops {
     bool (*attention)(struct object *p);
 };
 
-/* What has slots on a communicator, as a handle or a user's schedule, embeds this struct first. */
+/* Objects with slots on a communicator (handles, users' schedules) embed this struct first. */
 struct object {
     const struct object_ops *ops;
     uint32_t slot, slots; /* The first of its slots, and how many. */
     int64_t alarm;        /* When to run it; INT64_MAX: none. */
-    bool in_vain;         /* run() found nothing to do, and looks again later. */
+    bool in_vain;         /* run() found nothing to do, and polls again later. */
     bool notified;
     bool watched;
     bool closing;                 /* It waits for its turn to close. */

@@ -39,9 +39,9 @@ struct process {
 };
 
 /*
- * What a rank tells the command that has started its job (`partialcoll run`, `partialcoll bench`;
- * partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which exists on the host of
- * the command alone. A rank of another host, or of another launcher, tells nothing.
+ * The files by which a rank informs the command that has started its job (`partialcoll run`,
+ * `partialcoll bench`; partialcoll/tools/job.py). PARTIALCOLL_JOB names the job's folder, which
+ * exists only on the command's host. A rank of another host or launcher writes nothing.
  *
  * "lock" A file. A process that uses it holds a shared flock() until it ends, so that
  *          `partialcoll doctor` sees that the job lives, whatever namespace it is in.

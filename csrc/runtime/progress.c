@@ -187,7 +187,7 @@ void progress_without_agent(struct progress *p)
         progress_drive(p);
 }
 
-/* A thread that polls in a loop of its own yields now and then: what it waits for needs a core. */
+/* Yield at times in a thread that polls in its own loop: the thread it waits for needs a core. */
 static void progress_poll_in_vain(struct progress *p)
 {
     if (atomic_fetch_add(&p->vain, 1) % POLLS_A_YIELD == POLLS_A_YIELD - 1)

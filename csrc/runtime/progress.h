@@ -70,7 +70,7 @@ void progress_without_agent(struct progress *p);
 void progress_wake_waiters(struct progress *p);
 /* Driver: a round has begun here (+1), or is complete (-1). */
 void progress_round(struct progress *p, int change);
-/* Driver: messages that come without a ring are under way (+1), or no longer (-1). */
+/* Driver: messages that arrive without a wake-up are under way (+1), or no longer (-1). */
 void progress_unrung(struct progress *p, int change);
 
 /* Check for a short while whether ready(arg), without driving or sleeping: for what other

@@ -393,7 +393,7 @@ int growth_begin(struct growth *g, const void *comm, const uint32_t *numbers,
     if (rc != PCOLL_OK)
         return rc;
     rc = from ? communicator_check(from) : PCOLL_OK;
-    /* Do not wait for the end of an outage: ranks that have not met it would wait for this one. */
+    /* Do not wait for the recovery: ranks that have not met the failure would wait for this one. */
     if (rc == PCOLL_OK && from && !outage_try_enter(from->outage))
         rc = outage_error(from->outage);
     else if (rc == PCOLL_OK && from) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the objects of a communicator continue when ranks have died (docs/faults.md). One recovery
- * serves all objects. A thread of its own in each process runs it, so that no recovery waits for
+ * Recovery of the objects of a communicator after ranks have died (docs/faults.md). One recovery
+ * serves all objects. A separate thread in each process runs it, so that no recovery waits for
  * an application. Each object contributes its part (struct recoverable).
  *
  *   stop      The driver has met a failure (communicator.h) and polls no more. Applications are kept
  *             from what other ranks see. The communicator is revoked, which tells all ranks.
- *   vote      Are all ranks in MPI_Finalize? Then there is nothing to recover.
- *   shrink    A transport of the ranks that are left. Every rank that gets here has stopped, so
+ *   vote      If all ranks are in MPI_Finalize, there is nothing to recover.
+ *   shrink    A transport of the surviving ranks. Every rank that gets here has stopped, so
  *             the memory that they share does not change.
- *   census    Of each object: which ranks have it, and how many rounds are complete anywhere.
+ *   census    For each object: the ranks that have it, and the largest number of complete rounds.
  *   rebuild   A successor of each object at its round, in the order of their slots.
  *   barrier   All successors are at that round.
  *   inherit   The state and the deposits of each rank move to the successor. Applications
@@ -29,8 +29,8 @@
 
 struct user_object;
 
-/* What a rank says of an object. The maxima over all ranks are what all ranks know. As zeros, but for
- * `lacking`, if the rank does not have the object. */
+/* The statement of a rank about an object; the ranks exchange the maxima over all statements. Zeros
+ * except for `lacking` if the rank does not have the object. */
 struct census {
     uint64_t lacking; /* 1: some rank does not have the object. */
     uint64_t claim;   /* Complete rounds, and a rank that has completed them. */
@@ -45,7 +45,7 @@ struct recovery_plan {
     bool some_lack;    /* Some rank has not. */
 };
 
-/* Return what `rank` says of an object that has `complete` complete rounds there. */
+/* Return the statement of `rank` about an object that has `complete` complete rounds there. */
 struct census census_of(uint64_t complete, uint32_t rank);
 /* Read the plan of an object from the maxima. `own` is the number of rounds complete on this
  * rank, 0 if it lacks the object. PCOLL_EPROTOCOL: the maxima contradict each other, `own`, or
@@ -101,9 +101,9 @@ int recovery_build(struct communicator *to, struct user_object *objects);
  *   pause    `from` is not polled any more, and no recovery begins there: the memory that its
  *            objects share does not change.
  *   regroup  A transport of all. Every rank that gets here has paused.
- *   settle   Have all ranks come this far? All that live get the same answer.
+ *   settle   Agree whether all ranks got this far. All live ranks get the same answer.
  *   …        The object makes its successor on `to`, which copies its state (recovery.h: rebuild,
- *            inherit) and leaves the old object as it is.
+ *            inherit) and does not change the old object.
  *   settle   The second answer decides.
  *   commit   The object is on `to`, which recovers from deaths like any other communicator. What
  *            was under way on `from` never completes, so its other objects recover. Without other

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The states of what users make: a handle, a schedule, a gossip buffer, a grouped allreduce.
+ * The states of objects that users create: a handle, a schedule, a gossip buffer, a grouped allreduce.
  *
  *   new       The maker is the only one that knows the object, and may also free it.
  *   made      The object has slots on its communicator, and is in the list of objects that end
@@ -31,7 +31,7 @@ struct user_object_kind {
     void (*dispose)(struct user_object *o, bool healthy);
     /* Write a sentence on why it has not closed. NULL: nothing more is known. */
     void (*explain)(struct user_object *o, char *text, size_t capacity);
-    /* How it continues when ranks have died. NULL: it does not. */
+    /* Its part in a recovery after deaths. NULL: it does not recover. */
     const struct recoverable *recoverable;
 };
 

@@ -30,7 +30,7 @@ struct slice {
     uint32_t begin, end, of;
 };
 
-/* Where a message carries the header of its round. */
+/* The place of the round's header in a message. */
 enum header_place { HEADER_AFTER, HEADER_BEFORE, HEADER_NONE };
 
 struct op {
@@ -119,7 +119,7 @@ uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
  * frees the text. PCOLL_EINVAL: another format; PCOLL_ENOMEM. */
 int sched_print(const struct sched *s, const char *format, char **text);
 
-/* What GOAL needs of an operation besides its dependencies. */
+/* The properties of an operation that GOAL needs besides its dependencies. */
 struct goal_cost {
     uint64_t bytes; /* SEND, RECV; other kinds: bytes that are copied or reduced */
     uint32_t tag;   /* SEND, RECV: unique among the messages of a pair of ranks */

@@ -37,7 +37,7 @@ struct pcoll_skew_run {
     float *buffer;
     uint64_t round;
     bool exact; /* late="drop": the sum follows from the mask */
-    /* Of the current iteration. */
+    /* For the current iteration: */
     int64_t last_active;
     uint32_t waiting;
     uint64_t sum, summed; /* sum over the mask of round summed - 1 */
@@ -292,8 +292,8 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
     uint64_t operations =
         (uint64_t)activation_edges(s->ranks) + algorithm_operations(&plan, s->ranks);
     uint64_t tables = 4096 + 256 * operations; /* schedule, engine, lanes, events */
-    /* What is touched: the data of deposits, results, temporaries and messages, and the sets
-     * of a contribution, a result and the temporaries. */
+    /* Memory that a run uses: the data of deposits, results, temporaries and messages, and the
+     * sets of a contribution, a result and the temporaries. */
     uint64_t temps = (uint64_t)plan.temps;
     *bytes = s->ranks * ((7 + temps) * shape.payload.bytes +
                          (2 + temps) * shape.header_bytes + tables);

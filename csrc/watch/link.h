@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sockets of the watch: connections between processes of two hosts, by which their kernels
- * know of each other (link), and the listener for those that come in. No call here blocks.
+ * know of each other (link), and the listener for incoming connections. No call here blocks.
  *
- * Of two processes on different hosts the one with the lower id connects, the other one listens.
+ * Between two processes on different hosts, the one with the lower id connects, the other listens.
  *
  * Handshake. Each side proves that it knows the secrets of both cards, without sending them:
  *

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The watch of hosts finds out which hosts are lost. MPI need not report that: a host that has
- * vanished sends nothing, and a rank that waits for its message would wait for ever.
+ * vanished sends nothing, and a rank that waits for its message would wait forever.
  *
  * Evidence. Between each two hosts some processes hold idle TCP connections (link.h). The kernel
  * asks the other end now and then whether it still has the connection (TCP keepalive), and the
  * kernel there answers. So a process that is stopped is not lost, nor one whose threads are all
  * busy. A process that ends closes its connection, which says nothing about its host. A host from
- * which no answer has come within the timeout, be it down, suspended or cut off, is lost for good.
+ * which no answer arrives within the timeout (down, suspended or cut off) is lost permanently.
  *
  * News. A process that finds out tells the other processes of its host, by their pipes, and the other
  * ends of its connections. Each of them does the same, so all members of a group know within a
@@ -17,8 +17,8 @@
  *
  * Trust. Everything that arrives by a connection is checked with a secret that only ranks of the job
  * have. Only processes of the same user can open the pipe of a process. A stranger can make the watch
- * drop things, which costs a bounded amount of work and of descriptors, but cannot make a host lost.
- * What is dropped is reported once, on standard error.
+ * drop connections or news, at a bounded cost in work and descriptors, but cannot make a host lost.
+ * The first drop is reported, once, on standard error.
  *
  * Threads. One thread does all this. It sleeps in poll(): only connecting and losing wake it. It
  * calls no MPI. `lost` is written by it alone, under the mutex, and read without the mutex by

@@ -13,8 +13,8 @@
 #include "compat/interposer/interposer.h"
 #include "runtime/user_object.h"
 
-/* Where complete rounds are ours, elements have at most this many bytes. (Elements for which the
- * core has loops have at most 32.) */
+/* The interposer takes complete rounds only if elements have at most this many bytes. (Elements for
+ * which the core has loops have at most 32.) */
 enum { LARGEST_ELEMENT = 64 };
 
 struct full_facts full_facts;
@@ -427,7 +427,7 @@ void persistent_stop(void)
 
 /* Requests. */
 
-/* Return whether this MPI notices what another thread completes. MPI_Wait of MPICH 4.0.2 (which
+/* Return whether MPI_Wait notices completion by another thread. MPI_Wait of MPICH 4.0.2 (which
  * Debian 12 has) and older never returns when another thread of its own process sends the
  * message. */
 static bool persistent_works(void)

@@ -132,7 +132,7 @@ struct call {
     const void *call_site; /* in the program */
 };
 
-/* Do a blocking call if it is ours. TAKEN: *error is MPI's code for it. */
+/* Execute a blocking call if this library serves it. TAKEN: *error is MPI's code for it. */
 enum outcome intercept_run(const struct call *call, int *error);
 
 /* MPI_Allreduce_init. TAKEN: *request is an inactive request, *error MPI's code. */

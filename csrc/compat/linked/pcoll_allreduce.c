@@ -254,9 +254,9 @@ int MPI_Finalize(void)
     return PMPI_Finalize();
 }
 
-/* End what is kept on the communicator while all its ranks are here. MPICH deletes attributes
- * when the last request on the communicator is complete, which happens on each rank at a time
- * of its own, and what we keep waits for the other ranks. */
+/* End the record of the communicator while all its ranks are in this call. MPICH deletes
+ * attributes when the last request on the communicator is complete, at a different time on each
+ * rank, but the end of the record waits for the other ranks. */
 int MPI_Comm_free(MPI_Comm *comm)
 {
     if (comm)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the two drop-ins (PCOLL_Allreduce and the interposer) keep on a communicator, as an
- * attribute: what its calls ask for, and the handles of earlier calls. The record ends with the
- * communicator, and waits for no other rank then (runtime/user_object.h).
+ * The record of the two drop-ins (PCOLL_Allreduce and the interposer) on a communicator, kept as
+ * an attribute: the options of its calls, and the handles of earlier calls. The record ends with
+ * the communicator, without waiting for other ranks (runtime/user_object.h).
  *
  * The cache is a function of the calls on the communicator, which are the same on all its ranks in
  * the same order. So all ranks find or miss together, and create and free handles in step. In

@@ -99,7 +99,7 @@ uint32_t grid_chunk(const struct grid *g, uint64_t peers, uint64_t round, uint64
     return (uint32_t)(place % w);
 }
 
-/* Does a grid with `axes` sides of length `side` hold the peers? */
+/* Return whether a grid with `axes` sides of length `side` holds the peers. */
 static bool grid_holds(uint64_t side, uint32_t axes, uint64_t peers)
 {
     uint64_t cells = 1;

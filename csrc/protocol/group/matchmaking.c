@@ -69,7 +69,7 @@ static bool match_active(const struct match *m)
     return m->state == MATCH_LOOKING || m->state == MATCH_FOLLOWING;
 }
 
-/* Does the first priority come before the second? */
+/* Return whether the first priority comes before the second. */
 static bool match_before(int64_t time, uint32_t peer, int64_t than_time,
                          uint32_t than_peer)
 {
@@ -683,7 +683,7 @@ static bool match_add_part(struct match *m, const struct match_message *message)
     return true;
 }
 
-/* Does the list name this rank with its values, and the leader? */
+/* Return whether the list names this rank with its values, and the leader. */
 static bool match_list_is_valid(const struct match *m)
 {
     bool self = false, leader = false;
@@ -794,7 +794,7 @@ static void match_forget_round(struct match *m)
     m->state = MATCH_IDLE;
 }
 
-/* Do what can be done while this rank looks: ask, accept filed asks, close. */
+/* Execute the possible steps in state MATCH_LOOKING: ask, accept filed asks, close. */
 static void match_look(struct match *m)
 {
     if (m->state != MATCH_LOOKING)

@@ -306,7 +306,7 @@ void match_end(struct match *m);
 /* Begin again after ranks have died: all messages are lost. The next round is `first` or later. */
 void match_restart(struct match *m, uint64_t first);
 
-/* Has this rank asked a rank, or does it follow one? Then it may be on a list already. */
+/* Return whether this rank has asked a rank or follows one: then it may be on a list already. */
 bool match_bound(const struct match *m);
 
 /* Fetch the next message to be sent, or a MATCH_VOID: a list names a member that does not keep it,

@@ -143,7 +143,7 @@ static int mpi_post_control_receives(struct mpi_transport *m)
     return rc;
 }
 
-/* What a rank tells the others when it makes a transport. */
+/* The data that each rank sends to the others when it makes a transport. */
 struct card {
     uint64_t neighborhood, pid, fd, cookie;
     uint64_t number; /* Counts the transports that this process has tried to make. */

@@ -59,7 +59,7 @@ struct mpi_transport {
     int pending_sends;                /* And native calls. */
     struct doorbell_page **doorbells; /* Of peers on this machine, else NULL. */
     uint64_t *hosts, *pids;
-    /* Where ranks have died: MPI's numbers by rank, and ranks by MPI's numbers. NULL: both are
+    /* After deaths: MPI's numbers by rank, and ranks by MPI's numbers. NULL: both are
      * the same. */
     int *numbers;
     uint32_t *ranks;
@@ -87,13 +87,13 @@ static inline uint32_t mpi_rank_of(const struct mpi_transport *m, int number)
 }
 
 /*
- * Where MPI continues when a rank dies, sends need care. Open MPI frees a request that it finds
+ * If MPI continues after deaths, sends need care. Open MPI frees a request that it finds
  * complete, also if it ended with an error, and ends the process when it meets the rest of such a
  * send later ("Send error after request freed"). So sends are synchronous there: they complete
- * only when they are received. And they are held: MPI is only asked whether they are complete,
- * until a later test of the control receives shows that nobody had died and nothing was revoked
- * before. Then they have ended well and are freed. Sends of a communicator that has failed are
- * never freed. The same goes for receives of messages that come in parts ("Recv error after
+ * only when they are received. They are also held: MPI is only asked whether they are complete,
+ * until a later test of the control receives shows that no rank had died and nothing was revoked
+ * before. Then they have succeeded and are freed. Sends of a communicator that has failed are
+ * never freed. The same applies to receives of messages in several parts ("Recv error after
  * request freed").
  */
 
@@ -127,8 +127,8 @@ int mpi_settle(struct mpi_transport *m, const struct doorbell *own, struct card 
 void mpi_describe(MPI_Comm comm, struct transport *t);
 /* Free a transport under whose requests nothing is under way. */
 void mpi_free_transport(struct mpi_transport *m);
-/* As mpi_check_hosts, with the set of all ranks there by MPI's numbers, or NULL. The caller frees
- * it. */
+/* Do what mpi_check_hosts does; set *numbers to the set of all ranks on lost hosts, by MPI's
+ * numbers, or to NULL. The caller frees it. */
 int mpi_find_lost(const struct mpi_transport *m, uint64_t **numbers);
 
 /* mpi_recovery.c */

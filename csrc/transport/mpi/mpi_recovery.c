@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all living ranks agree on, and communicators of theirs, where ranks may die: each of it ends
- * alike on all of them. See mpi_transport.h and mpi_internal.h. */
+/* Agreement of the living ranks, and their communicators, if ranks may die. Each function has the
+ * same result on all living ranks. See mpi_transport.h and mpi_internal.h. */
 
 #include <limits.h>
 #include <stdlib.h>
@@ -368,8 +368,8 @@ int mpi_give_comm(struct transport *t, void *comm)
     return rc;
 }
 
-/* What was begun ends with an error once the communicator is revoked. Sends under way are never
- * freed, nor the memory that they send. */
+/* Operations under way end with an error once the communicator is revoked. Sends under way are
+ * never freed, nor is the memory that they send. */
 bool mpi_abandon(struct transport *t)
 {
     struct mpi_transport *m = mpi_transport_of(t);

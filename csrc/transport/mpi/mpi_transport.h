@@ -43,20 +43,20 @@ bool mpi_has_ranks_of(const struct transport *t, const void *comm);
 int window_mpi_create(const void *comm, size_t bytes, struct window **out);
 
 /* Make a reduction by MPI_Reduce_local, for operations of users and datatypes without a kernel (a
- * user_reduction_fn). PCOLL_EINVAL for what is null, not commutative, not contiguous, or not
- * defined by MPI. */
+ * user_reduction_fn). PCOLL_EINVAL if op or datatype is null, not commutative, not contiguous, or
+ * not defined by MPI. */
 user_reduction_fn mpi_reduction_create;
-/* Give such a reduction another datatype, of the same size, and op, while nobody reduces with it.
+/* Give such a reduction another datatype, of the same size, and op, while no thread uses it.
  * Neither is copied: both must live until that reduction is complete. PCOLL_EINVAL as above. */
 int mpi_reduction_set(struct user_reduction *user, const void *mpi_type,
                       const void *mpi_op, int index);
 
-/* Hold this lock to look for a state and make it if there is none, as one step. */
+/* Hold this lock to search for a state and create a missing one in one step. */
 extern struct lock mpi_states;
 
-/* What is kept on a communicator of MPI: the runtime's communicator of each kind of on_failure (enum
- * pcoll_failure), and the drop-ins' record of its calls. The runtime's process is kept for comm
- * NULL. gone(), the same for each `which`, is called with the state when the communicator is freed,
+/* States attached to an MPI communicator: the runtime's communicator of each kind of on_failure
+ * (enum pcoll_failure), and the drop-ins' record of its calls. Comm NULL has the runtime's process.
+ * gone(), the same for each `which`, is called with the state when the communicator is freed,
  * or at the beginning of MPI_Finalize. */
 enum {
     MPI_STATE_OF_CALLS = PCOLL_FAILURE_CONTINUE + 1,
@@ -146,7 +146,7 @@ bool mpi_abandon(struct transport *t);
  *   besides the merged communicator; its peers need not hold two, and the dead never
  *   arrive.
  *
- * Neither is needed: MPI_Finalize synchronizes those of MPI_COMM_WORLD that live before
- * that, and this library the ranks of its own communicators. Does nothing without ULFM.
+ * Neither is needed: before that MPI_Finalize synchronizes the living ranks of
+ * MPI_COMM_WORLD, and this library those of its own communicators. No effect without ULFM.
  */
 void mpi_prepare_finalize(void);

@@ -8,7 +8,7 @@
  * for o, then its outgoing link for (k-1) G, and for g more before the next message.
  * The last byte arrives L later. Receiving occupies the receiver's incoming link for g
  * and its processor for o. Not modeled: the receiver's link is not occupied for (k-1) G
- * again, so many senders to one receiver slow each other down by g only; and reductions
+ * again, so several senders to one receiver slow each other down by g only; and reductions
  * cost nothing.
  *
  * Events: a binary heap, earliest first. Events of the same time keep the order in
