@@ -34,9 +34,9 @@ from ._core.settings import base_timeout
 from .errors import RankFailedError, StateError
 
 _joined: list[MPI.Intracomm] = []  # at most one: a process is spawned once
-_kept: list[Any] = []  # messages that MPI may still have to do with
-_greeted: list[bool] = []  # not empty: those who have started this process have heard of it
-_PATIENCE = 6  # times the timeout: a process that has said nothing after it is waited for no more
+_kept: list[Any] = []  # messages that MPI may still access
+_greeted: list[bool] = []  # not empty: the ranks that started this process were notified
+_PATIENCE = 6  # times the timeout: how long to wait for the first message of a process
 
 
 def respawn(comm: MPI.Intracomm, command: Sequence[str], *, to: int) -> MPI.Intracomm:
@@ -109,7 +109,7 @@ class Spawned:
         return _merge(self._between, high=False)
 
     def dismiss(self) -> None:
-        """Tell those who are still to come that they are no longer wanted. Local, on all."""
+        """Tell the processes that have not joined yet to end. Local, on all."""
         if not self._ended and not MPI.Is_finalized():
             _tell(self._between, False)
         self._ended = True
@@ -128,8 +128,8 @@ def merge_with_parents(between: MPI.Intercomm) -> MPI.Intracomm:
 
 
 def _greet() -> None:
-    """In a newcomer: let those who started it hear of it as soon as they can: Open MPI tells of the
-    death of a process that mpiexec has not started only those who have received something from
+    """Notify the ranks that started this joining process, as soon as possible: Open MPI reports the
+    death of a process that mpiexec has not started only to ranks that have received a message from
     it."""
     if _greeted or not MPI.Is_initialized() or MPI.Is_finalized():
         return
@@ -207,8 +207,8 @@ def _merge(between: MPI.Intercomm, high: bool) -> MPI.Intracomm:
 
 
 def joined() -> MPI.Intracomm | None:
-    """Return, in a process that `respawn` has started, the communicator of all, those who have
-    spawned it first, and always the same; None in any other. The first call is collective."""
+    """Return the communicator of all in a process that `respawn` has started (always the same one,
+    the spawning ranks first); None in any other process. The first call is collective."""
     if not _joined:
         parent = MPI.Comm.Get_parent()
         if parent == MPI.COMM_NULL:

@@ -36,7 +36,7 @@ def command() -> list[str]:
 def main() -> None:
     from mpi4py import MPI  # noqa: F401
 
-    from . import elastic  # noqa: F401  those who have started it hear of it
+    from . import elastic  # noqa: F401  notifies the ranks that started this process
 
     kind, name = sys.argv[1:3]
     sys.argv = [name, *sys.argv[3:]]

@@ -74,8 +74,8 @@ def _microseconds(name: str, seconds: Any) -> int:
 
 
 class GroupAllreduce(CoreObject):
-    """A persistent average over groups of ranks on a virtual grid. Collective. To free it is to
-    leave first, so nobody's rounds wait for this rank.
+    """A persistent average over groups of ranks on a virtual grid. Collective. ``Free`` leaves
+    first, so no other rank's rounds wait for this rank.
 
     Round t averages along axis ``t mod len(grid)``, among the ranks of one line that are there:
     ``Start()`` contributes, ``Wait()`` returns the `GroupRound`. With the results fed back
@@ -100,8 +100,8 @@ class GroupAllreduce(CoreObject):
         Of this rank's link, in any unit: a member with a slow link reduces less. None: all
         are equal. "measured": from the rounds themselves, between nodes.
     keys : "static", "dynamic" or "auto"
-        Whether cells stay, or move so that those who have met do not meet again soon. Default:
-        static where the ranks fill the grid.
+        Whether cells stay, or move so that ranks that have met do not meet again soon. Default:
+        static if the ranks fill the grid.
     timeout : float
         Seconds that a member may be silent in mid-round before the round is void. A member whose
         application has not come after half of it is passed over: the round is done without its
@@ -205,10 +205,10 @@ class GroupAllreduce(CoreObject):
         self._call("start", self._place(argument, self._send, True, stream))
 
     def Wait(self, timeout: float | None = None, stream: Any = None) -> GroupRound:
-        """Wait for the round that took the contribution. The receive buffer is then the average of
-        those who contributed, or this rank's own input if the round is void; on a device for what
-        `stream` is given from now on. Raises TimeoutError after `timeout` seconds; ``Wait`` may be
-        called again then."""
+        """Wait for the round that took the contribution. The receive buffer then has the average of
+        the contributions, or this rank's own input if the round is void; on a device for work
+        submitted to `stream` from now on. Raises TimeoutError after `timeout` seconds; ``Wait`` may
+        be called again then."""
         checks.time_limit("timeout", timeout)
         found = self._library.ffi.new("pcoll_group_round *")
 

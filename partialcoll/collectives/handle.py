@@ -514,9 +514,9 @@ class AllreduceHandle(CoreObject):
         """Wait until the round is complete; the receive buffers, or `result`, then hold it.
 
         TimeoutError after `timeout` seconds (None: never); the handle can be waited for again. With
-        buffers on a device the receive buffers hold the result for what `stream` (of cupy or torch,
-        or the number of a CUstream; None: the current one) is given from now on; nobody waits on
-        the host for the copy.
+        buffers on a device the receive buffers hold the result for work submitted to `stream` (of
+        cupy or torch, or the number of a CUstream; None: the current one) from now on; the host
+        does not wait for the copy.
 
         Waiting burns no core. After PARTIALCOLL_STALL_WARN seconds (10 by default) a warning
         of the logger "partialcoll" names the ranks that are missing.
@@ -641,9 +641,9 @@ class AllreduceHandle(CoreObject):
     def until(self, rounds: int) -> Iterator[Round]:
         """Start and wait until this rank has seen `rounds` rounds; yields each `Round`.
 
-        Fill the send buffers before the loop and at the end of its body. The way to end a
-        loop with ``deliver="all"``, where ranks make different numbers of calls: nobody waits
-        for a round that the others do not take part in.
+        Fill the send buffers before the loop and at the end of its body. Use this to end a
+        loop with ``deliver="all"``, where ranks make different numbers of calls: no rank then
+        waits for a round in which the others do not take part.
         """
         checks.integer("rounds", rounds, 0)
         while self._counts()[1] < rounds:
@@ -885,9 +885,9 @@ class AllreduceHandle(CoreObject):
 
     @property
     def comm(self) -> MPI.Intracomm:
-        """A communicator of the ranks that live, in their order, for the program's own traffic:
-        the one that the handle was made on until somebody dies, then the library's (do not free
-        it), until the next death, which revokes it: take it anew. StateError without
+        """A communicator of the live ranks, in their order, for the program's own messages:
+        until a rank dies the one that the handle was made on, then one of the library (do not free
+        it). Each death revokes it: read this property again. StateError without
         ``on_failure="continue"``."""
         if self._membership is None:
             raise StateError('comm: the handle was made with on_failure="raise"')

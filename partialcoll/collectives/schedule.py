@@ -134,8 +134,8 @@ class Schedule(CoreObject):
 
     def recv(self, buf: Any, source: int, *, tag: int = 0, label: str | None = None) -> Operation:
         """Receive into a buffer, `buf`, from rank `source`, as many elements of the same dtype as
-        are sent; from `MPI.PROC_NULL` nothing comes, and the buffer stays as it is. Which message
-        it is, `tag` and `label`: see `send`. Local."""
+        are sent; from `MPI.PROC_NULL` no message arrives, and the buffer is not changed. Matching
+        of messages, `tag` and `label`: see `send`. Local."""
         peer, number = self._peer("source", source), checks.integer("tag", tag, 0, 2**31 - 1)
         used = peer != MPI.PROC_NULL
         buffer, memory = self._take("buf", buf, writable=True, read=False, used=used)

@@ -299,9 +299,9 @@ class StateExchange(CollectiveObject):
         `round`, at least 0, is the round of the state, and is sent with it. `state` is an object
         that pickle takes (large numpy arrays, and other out-of-band buffers of pickle, are sent as
         raw memory), or a callable without arguments that is called only on a request. It is
-        copied before this returns, and kept until it has been sent: MPI sends while `serve` is
-        called, or whatever else on this rank drives it, an agent for instance. Raises what pickle
-        or the callable raises; whoever asked then gets no state.
+        copied before this returns, and kept until it has been sent: MPI sends it during calls of
+        `serve`, or of any other code on this rank that drives MPI, as an agent. Raises the errors
+        of pickle or of the callable; the peer that asked then gets no state.
         """
         if not self._busy and not self._probe(MPI.ANY_SOURCE, _ASK):
             return False
@@ -349,9 +349,9 @@ class StateExchange(CollectiveObject):
         `peers` are the ranks to ask, in this order: the next one when patience ends or a peer has
         no state; default: all others, beginning with the next rank. A peer answers at its first
         boundary of round `least_round` or a later one. `timeout`: seconds; default: that of the
-        exchange. Others may ask this rank meanwhile: it has nothing to give, and says so. Arrays in
-        the state are this rank's own. Raises TimeoutError, naming who was asked, if nothing of a
-        state has come for `timeout` seconds; the next call asks anew.
+        exchange. Requests of other ranks are refused meanwhile. This rank owns the arrays in the
+        state. Raises TimeoutError, naming the peers that were asked, if no part of a state has
+        arrived for `timeout` seconds; the next call asks again.
         """
         self._own()
         order = check_peers(peers, self._rank, self._size)

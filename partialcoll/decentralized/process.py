@@ -720,7 +720,7 @@ class PeriodicJoin(JoinHook):
         self._total, self._every, self._ranks = total, every, ranks
 
     def before(self, step: int) -> None:
-        """Count those who have joined, at a boundary."""
+        """Count the ranks that have joined, at a boundary."""
         if step % self._every == 0:
             self._joined(0)
 

@@ -460,10 +460,10 @@ class Topology:
         return Topology(self.n, f"{self.text} in round {k}", (self._graphs[k],), self._dead, origin)
 
     def without(self, dead: Iterable[int], *, on_disconnect: str = "raise") -> Topology:
-        """Return the topology of those who are left when these ranks have died; the `dead` add to
-        those of an earlier call. Ranks keep their numbers. The dead have no edges; spectra and
-        connectedness are about the others, and weights that follow from a rank's edges
-        (`mixing_matrix`, `push_matrix`) are those of the edges that it still has.
+        """Return the topology of the ranks that survive the death of the `dead`, which add to the
+        dead of an earlier call. Ranks keep their numbers. The dead have no edges; spectra and
+        connectedness refer to the survivors, and weights that follow from a rank's edges
+        (`mixing_matrix`, `push_matrix`) are those of its remaining edges.
 
         Where the others are not connected any more, `on_disconnect` says what happens: "raise",
         ValueError; or "bridge", new edges of weight 1, a path through the neighbors of each gap, by

@@ -8,8 +8,8 @@
 
 from inspect import ismodule as _ismodule
 
-# First, since torch takes seconds to load: where MPI has begun, those who have started this process
-# in place of one that has died are told that it has come.
+# Import this first, since torch takes seconds to load: if MPI has begun, it notifies the ranks that
+# have started this process in place of a dead one.
 from .. import elastic as _greeting  # noqa: F401
 from ..decentralized import LocalStrategy as LocalStrategy, Strategy as Strategy
 from ..decentralized.strategies import *  # noqa: F403

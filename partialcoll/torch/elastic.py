@@ -65,12 +65,12 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """If a rank has died since this was last called, as far as the rounds of the optimizers
-        tell, and so on all ranks after the same step: the world is formed anew, of those who live,
-        and with ``init(respawn=True)`` of newcomers in place of the dead; HostsUpdatedInterrupt is
-        raised. With ``respawn="overlap"`` it is raised once more when these have come. Else local.
+        """Form a new world and raise HostsUpdatedInterrupt if a rank has died since the last call.
+        The rounds of the optimizers report the death on all ranks after the same step. The world
+        has the live ranks, with ``init(respawn=True)`` also joining ranks in place of the dead;
+        ``respawn="overlap"`` raises once more when these have joined. Without a death local.
 
-        MismatchError, on all ranks, if a newcomer's model or options are others."""
+        MismatchError, on all ranks, if a joining rank has another model or other options."""
         died = _failures() != self._failures
         replacing = world.replacing()
         if died or (replacing is not None and replacing.due(world.comm())):

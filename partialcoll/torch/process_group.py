@@ -561,8 +561,8 @@ class ProcessGroup(_Base):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier with a time limit of its own. GroupTimeout names those who are missing, all of
-        them, with any value of `wait_all_ranks`."""
+        """Run a barrier with its own time limit. GroupTimeout names all ranks that are missing,
+        with any value of `wait_all_ranks`."""
         opts = dist.BarrierOptions()
         opts.asyncOp = False
         if timeout is not None:

@@ -111,7 +111,7 @@ class Eager(RoundStrategy):
         ",linger=50us,deadline=2s,max_staleness=8"; see `partialcoll.policy`.
     deliver : "one" or "all"
         "one": the t-th step applies round t, on every rank. "all": a step applies every round
-        that this rank has not seen yet, so a rank that is always slow holds nobody up; ranks
+        that this rank has not seen yet, so a rank that is always slow delays no other; ranks
         then make different numbers of steps, so loop ``for _ in opt.until(rounds)``.
     history : int
         Rounds kept. With "one" no rank lags more than that; with "all" a rank that lags more

@@ -818,7 +818,7 @@ def join(device: int = -1) -> int:
     Several optimizers join at the same time, each in a thread, since the others go on with steps
     of all of them: their schedulers and ``on_round=`` may run side by side here. (Where MPI gives
     less than THREAD_MULTIPLE they join in the order they were made, and with uneven data only
-    strategies whose steps wait for nobody do: `ADPSGD` and its like.)
+    strategies whose steps wait for no other rank do, such as `ADPSGD`.)
 
     `device` is Horovod's, and ignored. Returns the rank that came last, by the machines' clocks.
     """

@@ -112,18 +112,18 @@ _everybody: list[MPI.Intracomm] = []
 class Replacing:
     """Replacement of dead ranks, with ``init(respawn=True)``.
 
-    Newcomers run the same program. Survivors start them at a commit, and wait for them, or go on
-    and look at each commit if they have come; then all form a world together and make their
-    optimizers there, survivors with what they have, and newcomers get the state from rank 0, which
-    is a survivor. In each step of this a rank may die: the steps are such that all who live are
-    told, or none is (agreements, and rounds that go on), and then they go on without it.
+    Joining ranks run the same program. Survivors start them at a commit, and wait for them, or
+    continue and check at each commit whether they are ready. Then all form a world together and
+    make their optimizers there, survivors with their own state; joining ranks get the state from
+    rank 0, a survivor. A rank may die in each step of this: each step (an agreement, or a round
+    that survives deaths) informs all live ranks or none, and they continue without the dead rank.
     """
 
-    ranks: int  # that there are to be
+    ranks: int  # the intended number
     tries: int = 0  # since the last death, after which there were still too few
-    lived: bool = True  # this process has the state that training goes on from
-    overlap: bool = False  # training goes on while newcomers load what they need
-    spawned: elastic.Spawned | None = None  # the newcomers that load
+    lived: bool = True  # this process has the state that training continues from
+    overlap: bool = False  # training continues while joining ranks load
+    spawned: elastic.Spawned | None = None  # the joining ranks that load
 
     def wants(self, size: int) -> bool:
         """Return whether there are too few ranks and more are to be started."""
@@ -295,9 +295,9 @@ def init(
 ) -> None:
     """Make the world: all ranks that train together. Collective.
 
-    A second call does nothing. At the end of a program nothing need be called; `shutdown` is
-    for programs that go on. Where MPI goes on when ranks die, the world is of those who live: after
-    a death `shutdown` and `init` make it anew.
+    A second call does nothing. A program that ends need not call anything; `shutdown` is for
+    programs that continue. If MPI survives deaths, the world has the live ranks: after a death
+    `shutdown` and `init` make a new one.
 
     Parameters
     ----------
@@ -307,19 +307,19 @@ def init(
         To `add_process_set` at once, the same on all ranks. "dynamic", as Horovod has it: none
         yet; they may always be added later.
     on_failure : "raise" or "continue"
-        When a rank dies: RankFailedError from all calls of this module, on all others; or
-        allreduces, broadcasts, barriers and calls about objects go on among those who live, who
-        keep `rank` and `size`, and others are refused (docs/faults.md).
+        When a rank dies: all calls of this module raise RankFailedError, on all other ranks; or
+        allreduces, broadcasts, barriers and calls about objects continue among the live ranks,
+        which keep `rank` and `size`, and other calls are refused (docs/faults.md).
     respawn : bool or "overlap"
         With "continue": processes that run the same program take the places of those that have
         died, at the next `elastic.State.commit`, which waits for them; "overlap": training goes on
-        with fewer while they load what they need, and a later commit takes them in. Then without
+        with fewer ranks while they load, and a later commit takes them in. Not together with
         `comm` and process sets.
 
     StateError if this process is a child of a rank (a DataLoader worker, a process pool), if MPI is
     not initialized or runs below MPI_THREAD_MULTIPLE (on all ranks, naming those that do), if an
-    earlier call was for another group of ranks, and, on newcomers, if all ranks have died that had
-    the state of a training. MismatchError, on all ranks, if some give another `respawn`. Error if P
+    earlier call was for another group of ranks, and, on joining ranks, if all ranks with the state
+    of the training have died. MismatchError, on all ranks, if `respawn` differs. Error if P
     jobs of one rank each were started in place of one of P ranks.
     """
     global _world
@@ -361,7 +361,7 @@ def init(
 
 
 def _form(comm: MPI.Intracomm, on_failure: str, replacing: Replacing | None) -> World:
-    """The world, of those of `comm` who live. Collective over them."""
+    """Form the world of the live ranks of `comm`. Collective over them."""
     global _world
     with attending("partialcoll.torch.init", comm):
         _world = among_the_living(comm, lambda own: _make(own, on_failure, replacing))

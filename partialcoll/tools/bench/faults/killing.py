@@ -68,12 +68,12 @@ def lives(folder: Path, kind: str, rank: int) -> list[Life]:
 
 @dataclass
 class LogRecord:
-    """DEPOSIT: number is the call. ROUND: number is its index, words are the mask, those who have
-    failed, and a hash of the result; values are how many deposits of each rank are in it, and the
-    sum of the numbers of their calls. LOST: the first word is how many rounds before that number
-    the rank will never be given. OUTAGE: number counts them, words are when it was met here
-    and when all went on. GROWN: others have come, or (the first record) this one has; number is the
-    round after that, words are when it began, and who has come. END: nothing is left to do."""
+    """A record. DEPOSIT: number is the call. ROUND: number is its index, words are the mask, the
+    failed ranks, and a hash of the result; values are the number of deposits of each rank in it,
+    and the sum of the numbers of their calls. LOST: the first word is the number of rounds before
+    `number` that the rank never gets. OUTAGE: number counts failures, words are the times at which
+    it was met here and all continued. GROWN: ranks have joined, or (first record) this one; number
+    is the round after that, words are its start time and the joining ranks. END: all is done."""
 
     kind: str
     time: int  # CLOCK_MONOTONIC, ns

@@ -78,7 +78,7 @@ class FaultWorker:
             try:
                 self.handle.grow(elastic.respawn(self.handle.comm, command, to=self.ranks))
             except pc.RankFailedError:
-                time.sleep(0.02)  # until the handle's communicator is of those who live
+                time.sleep(0.02)  # until the handle's communicator has live ranks only
             else:
                 break
         self.note_grown(began)
