@@ -208,7 +208,7 @@ MUTANTS = [
         "the state is as it was before the rank stopped",
         "domain/node.c",
         "node_snapshot(old, &m);\n        struct recovered_deposit",
-        "node_snapshot(d, &m);\n        struct recovered_deposit",
+        "node_snapshot(n, &m);\n        struct recovered_deposit",
     ),
     Mutant(
         "what a rank owes is forgotten in its new domain",
