@@ -28,6 +28,7 @@ import zlib
 from pathlib import Path
 
 from mistakes import MUTANTS, Mutant
+from mistakes.growth import GROWTH
 from simulation import LIBRARIES, ROOT, archive, sources
 
 FLAGS = [
@@ -275,7 +276,7 @@ def main() -> int:
         chosen = part(chosen, options.slice)
     if not chosen:
         parser.error(f"no mutant has any of {options.names} in its name")
-    for mutant in MUTANTS:  # also those not chosen: a change of a source shows at once
+    for mutant in (*MUTANTS, *GROWTH):  # a change of a source shows at once, chosen or not
         place_of(mutant)
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))

@@ -47,10 +47,9 @@ class Job(killing.KilledJob):
 def test_a_job(function, ended):
     job = Job(2, "solo", "node", "1", 0)
     job.text = said(1001, function)
-    verdict = job.run()
+    tally = killing.Tally()
+    tally.run(job)
     job.forget()
     assert job.ended_by_mpi == ended
-    assert len(verdict.hangs) == 2 - ended  # no rank reached its end
-    tally = killing.Tally()
-    tally.add(job, verdict)
+    assert len(tally.all_of("hangs")) == 2 - ended  # no rank reached its end
     assert tally.row("solo", "node", 2)["ended_by_mpi"] == ended

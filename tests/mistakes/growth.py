@@ -20,7 +20,7 @@ GROWTH = [
     Mutant(
         "no newcomer is given the last round",
         "allreduce/handle_recovery.c",
-        "g->plan.some_lack = g->plan.some_lack || s.lacking[0];",
+        "g->plan.some_lack = g->plan.some_lack || all.census.lacking;",
         "g->plan.some_lack = false;",
     ),
     Mutant(
@@ -44,9 +44,8 @@ GROWTH = [
     Mutant(
         "what was filled before is not there afterwards",
         "allreduce/handle_recovery.c",
-        "memcpy(d->ops->send_slot(d), filling->domain->ops->send_slot(filling->domain),\n"
-        "               round_shape_data_bytes(&old->shape));",
-        "(void)d, (void)filling;",
+        "handle_copy_slot(h->gate.successor, h->gate.filling ? h->gate.filling : old);",
+        "(void)handle_copy_slot;",
     ),
     Mutant(
         "the handle stays on the old communicator",
