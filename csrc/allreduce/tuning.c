@@ -244,7 +244,9 @@ uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
         return UINT64_MAX;
     if (f->crowded && ranks > 3)
         return f->open_mpi ? 4096 : 1;
-    return f->crowded || ranks == 2 ? 16384 : UINT64_MAX;
+    if (ranks == 2)
+        return f->open_mpi ? 64 << 10 : 256 << 10;
+    return f->crowded ? 16384 : UINT64_MAX;
 }
 
 int pcoll_full_pays(const pcoll_full_facts *f, uint32_t ranks, uint64_t bytes,

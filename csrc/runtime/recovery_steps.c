@@ -77,8 +77,8 @@ static int recovery_rebuild(struct communicator *to, struct user_object *objects
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct recovery_plan plan;
         if (s[o->slot].lacking) {
-            /* There is no rank to close it with. It stays an orphan, also when the rank that
-             * lacks it dies next, and then no rank would lack it. */
+            /* This rank cannot close it with the others. Mark it for good: the rank that lacks
+             * it may die next, and then no rank would lack it. */
             if (o->kind->recoverable->orphan)
                 o->kind->recoverable->orphan(o);
             else
