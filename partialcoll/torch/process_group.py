@@ -43,6 +43,7 @@ Tensors = Sequence[torch.Tensor]
 # The text that the ranks compare, the transfer, the tensors that it fills.
 Plan = tuple[str, Move, Tensors]
 
+_UNSET = timedelta(0)  # torch's options have a negative one
 _INTEGER_ONLY = {"band", "bor", "bxor"}
 _OPS = {"sum", "product", "min", "max", "avg", "premul_sum", *_INTEGER_ONLY}
 
@@ -70,9 +71,16 @@ def _one_of(tensors: Any, argument: str = "tensors") -> Any:
     return tensors[0]
 
 
-def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
-    """Return the reduction; raise TypeError if it is not defined for the dtype."""
-    name, exact = op.op.name.lower(), not (dtype.is_floating_point or dtype.is_complex)
+def _form(op: Any, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
+    """Return the reduction and its name; raise TypeError if it is not defined for the dtype."""
+    form, name = _form_of(int(op.op), dtype, ranks)
+    return (form._replace(before=op.factor) if name == "PREMUL_SUM" else form), name
+
+
+@functools.cache
+def _form_of(kind: int, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
+    shown = dist.ReduceOp.RedOpType(kind).name  # takes long
+    name, exact = shown.lower(), not (dtype.is_floating_point or dtype.is_complex)
     if name not in _OPS:
         raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
     if (
@@ -81,10 +89,10 @@ def _form(op: Any, dtype: torch.dtype, ranks: int) -> Form:
         or (name in ("min", "max") and dtype.is_complex)
         or (name == "avg" and dtype == torch.bool)
     ):
-        raise TypeError(f"op: {op.op.name} is not defined for {wire.name(dtype)}")
+        raise TypeError(f"op: {shown} is not defined for {wire.name(dtype)}")
     if name == "avg":
-        return Form("sum", None, ranks)
-    return Form("sum", op.factor) if name == "premul_sum" else Form(name)
+        return Form("sum", None, ranks), shown
+    return Form("sum" if name == "premul_sum" else name), shown
 
 
 def _check_like(
@@ -203,7 +211,6 @@ class Message(Work):
             _unfinished.append(self)
 
     def source_rank(self) -> int:
-        """Return the rank that has sent this message."""
         assert self._source is not None
         return self._source
 
@@ -226,7 +233,6 @@ class Messages:
         self.halt, self.join = self._worker.halt, self._worker.join
 
     def drive(self, message: Message) -> None:
-        """Wait for a message."""
         waiting.until(message.look, bool)
 
     def begin(self, what: str, tensors: Any, peer: int | None, tag: int, timeout: float) -> Message:
@@ -341,12 +347,14 @@ class ProcessGroup(_Base):
 
     def _begin(self, plan: Callable[..., Plan], given: Sequence[Any], options: Any) -> Work:
         """Begin the next operation. If the arguments are wrong, the other ranks are told."""
-        asked = getattr(options, "timeout", None) or timedelta(0)
-        limit = asked.total_seconds() if asked > timedelta(0) else self._timeout
+        asked, limit = getattr(options, "timeout", None), self._timeout
+        if asked is not None and asked > _UNSET:
+            limit = asked.total_seconds()
         queue = self._queues[here.inside]
         try:
             text, move, filled = plan(self, *given, options)
-            call = Call(text, move, filled, timeout=limit, read=list(_tensors_in(given)))
+            read = () if given and filled is given[0] else tuple(_tensors_in(given))
+            call = Call(text, move, filled, timeout=limit, read=read)
         except Exception as error:
             refused = Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True)
             queue.submit(refused, background=True)
@@ -354,7 +362,8 @@ class ProcessGroup(_Base):
         call.line = self._line
         self._sequence += 1
         queue.submit(call, background=getattr(options, "asyncOp", True))
-        self._coalescing.get(threading.get_ident(), []).append(call)
+        if self._coalescing:
+            self._coalescing.get(threading.get_ident(), []).append(call)
         return call
 
     def _start_coalescing(self, device: Any) -> None:
@@ -396,26 +405,24 @@ class ProcessGroup(_Base):
     # Reductions
 
     def _reducing(self, name: str, tensors: Tensors, op: Any, root: int | None = None) -> Plan:
-        taken = root in (None, self._rank)
-        for tensor in tensors:
-            wire.check_tensor(tensor, written=taken)
-        moves = [
-            Reduction(_form(op, one.dtype, self._ranks), one, one, wanted=taken, chunk=CHUNK)
-            for one in tensors
-        ]
-        return f"{name} of {', '.join(map(_what, tensors))}, {op.op.name}", moves, tensors
+        taken, moves, shown = root is None or root == self._rank, [], ""
+        for one in tensors:
+            wire.check_tensor(one, written=taken)
+            form, shown = _form(op, one.dtype, self._ranks)
+            moves.append(Reduction(form, one, one, wanted=taken, chunk=CHUNK))
+        return f"{name} of {', '.join(map(_what, tensors))}, {shown}", moves, tensors
 
     @_collective(dist.AllreduceOptions)
     def allreduce(self, tensors: Any, opts: Any) -> Plan:
         tensor, op = _one_of(tensors), opts.reduceOp
         if not (isinstance(tensor, torch.Tensor) and tensor.is_sparse):
-            return self._reducing("all_reduce", [tensor], op)
-        form = _form(op, tensor.dtype, self._ranks)
+            return self._reducing("all_reduce", tensors, op)
+        form, shown = _form(op, tensor.dtype, self._ranks)
         if form.op != "sum":
             raise TypeError(f"op: expected sum or avg for a sparse tensor, got {form.op}")
         text = f"all_reduce of {wire.describe(tensor)}, sparse in {tensor.sparse_dim()} dimensions"
         move = lambda to: transfer.reduce_sparse(to.everybody, tensor, form)  # noqa: E731
-        return f"{text}, {op.op.name}", move, [tensor]
+        return f"{text}, {shown}", move, [tensor]
 
     @_collective(dist.AllreduceCoalescedOptions)
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Plan:
@@ -428,15 +435,16 @@ class ProcessGroup(_Base):
 
     def _scattering(self, pairs: Sequence[tuple[torch.Tensor, Tensors]], op: Any) -> Plan:
         """For each output of this rank: the pieces that it sends to all ranks, itself included."""
-        moved = []
+        moved, shown = [], ""
         for output, pieces in pairs:
             wire.check_tensor(output, written=True)
             self._check_each("input_list", pieces, output, written=False)
             _check_like("output", output, output, pieces[self._rank].numel())
-            moved.append((pieces, _form(op, output.dtype, self._ranks), output))
+            form, shown = _form(op, output.dtype, self._ranks)
+            moved.append((pieces, form, output))
         sizes = ", ".join(_sizes(pieces, output) for output, pieces in pairs)
         outputs = [output for output, _ in pairs]
-        text = f"reduce_scatter of {sizes}, {op.op.name}"
+        text = f"reduce_scatter of {sizes}, {shown}"
         return text, _one_by_one(transfer.reduce_pieces, moved), outputs
 
     @_collective(dist.ReduceScatterOptions)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import math
 import sys
 import threading
@@ -252,25 +253,26 @@ class Work(_Work):
     value of its future. queue: executes it: `drive` in the thread that waits, a separate thread
     after `wake`, which steps `aside` for code that may wait for other works."""
 
+    _over = False
+    _ended: threading.Event | None = None  # for a thread that waits for another to end it
+    _error: BaseException | None = None
+    _future: Future | None = None
+    line: Line | None = None  # of the callbacks of its future
+
     def __init__(self, tensors: list[torch.Tensor], queue: Any = None) -> None:
         super().__init__()
         self._tensors, self._queue = tensors, queue
-        self._over = False
-        self._ended: threading.Event | None = None  # for a thread that waits for another to end it
-        self._error: BaseException | None = None
-        self._future: Future | None = None
-        self.line: Line | None = None  # of the callbacks of its future
 
     @untraced
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Until it is over. GroupTimeout after `timeout`, and it can be waited for again."""
         endless = timeout is _FOREVER or timeout <= _FOREVER
+        seconds = None if endless else timeout.total_seconds()
         if endless:
             self._queue.drive(self)
         if not self._over:
             self._queue.wake()
-            if not self._wait_for_others(None if endless else timeout.total_seconds()):
-                seconds = timeout.total_seconds()
+            if not self._wait_for_others(seconds):
                 raise GroupTimeout(f"{self} was not over after {seconds} s; wait again")
         if self._error is not None:
             raise self._error
@@ -346,6 +348,20 @@ class Call(Work):
     seconds. `refused`: this rank's arguments are wrong. `role`: of the intent.
     """
 
+    warned = 0.0  # time of the last warning that it has no place in an order
+    _agreement: Agreement | None = None  # with which it is compared
+    _agreed_at: float | None = None  # time at which its comparison was complete
+    _steps: Steps = iter(())  # of its data
+    _step: Any = None  # the step that it waits for
+    with_data = False  # its data goes with the comparison
+    started = False  # its comparison, or its data if nothing is compared
+    in_background = False  # the worker thread completes it
+    without = False  # it continues without ranks that have joined
+    _outcome: BaseException | None = None
+    described: bytes | Round | None = None  # the round that delivered the result
+    quorum: Policy | None = None  # None: all ranks make it
+    land: Callable[[], Any] | None = None  # makes the result of what has arrived
+
     def __init__(
         self,
         text: str,
@@ -366,21 +382,8 @@ class Call(Work):
         self._move = None if self.reductions else move
         self._intent, self.apart = Intent(text, refused, role), apart
         self.began = time.monotonic()
-        self.warned = 0.0  # time of the last warning that it has no place in an order
-        self._agreed = False  # whether the ranks make the same call
-        self._agreed_at: float | None = None
-        self._timeout, self._deadline = timeout, self.began + timeout
-        self._steps: Steps | None = None  # once it has its place among the calls that are compared
-        self._step: Any = None  # the step that it waits for
-        self.with_data = False  # its data goes with the comparison
-        self.started = False  # its comparison, or its data if nothing is compared
-        self.in_background = False  # the worker thread completes it
-        self.without = False  # it continues without ranks that have joined
-        self._outcome: BaseException | None = None
-        self.described: bytes | Round | None = None  # the round that delivered the result
-        self.quorum: Policy | None = None  # None: all ranks make it
-        self.land: Callable[[], Any] | None = None  # makes the result of what has arrived
-        self._result: Any = self._tensors[0] if self._tensors else None
+        self._timeout = timeout
+        self._result: Any = tensors[0] if tensors else None
 
     @property
     def round(self) -> Round | None:
@@ -396,7 +399,7 @@ class Call(Work):
     def _end(self, error: BaseException | None = None) -> None:
         if timeline.recorder is not None:
             timeline.recorder.call(str(self), self.began, self._agreed_at)
-        self._move = self._first = self._steps = None  # they hold tensors
+        self._move, self._first, self._steps = None, None, iter(())  # they hold tensors
         self.reductions = []
         super()._end(error)
 
@@ -453,10 +456,10 @@ class Queue:
             waits = functools.partial(self._patient, made.missing)
             made.while_waiting(waits, functools.partial(self._report, made.missing))
             self._agreements.append(made)
+        self._lanes = itertools.cycle(self._agreements)
         self._lock = threading.Lock()  # of what is waiting, and of the thread
         self._waiting: collections.deque[Call] = collections.deque()
         self._announced: collections.deque[Call] = collections.deque()
-        self._count = 0
         goes_on = on_failure == "continue"
         self._alike = (MismatchError, RankFailedError, NeedsAll) if goes_on else (MismatchError,)
         self._turn = threading.Lock()  # of what is announced, and of all handles
@@ -565,11 +568,9 @@ class Queue:
             with self._lock:
                 call = self._waiting.popleft()
                 self._announced.append(call)
-            lane, first = self._count % self._window, call._first
-            agreement = self._agreements[lane] if self._agreements else None
-            call.with_data = first is not None and agreement is not None and first.fits(agreement)
-            call._steps = self._course(call, agreement)
-            self._count += 1
+            call._agreement, first = next(self._lanes, None), call._first
+            if call._agreement is not None and first is not None:
+                call.with_data = first.fits(call._agreement)
             self._start(call)
             if call._outcome is not None:
                 return
@@ -580,18 +581,24 @@ class Queue:
         waits = call.with_data and not call.apart and call is not self._announced[0]
         if call.started or waits:
             return
-        assert call._steps is not None
         call.started = True
         try:
             with call.side:
-                call._step = next(call._steps, None)
+                if call._agreement is None:
+                    call._agreed_at, call._steps = time.monotonic(), self._data(call)
+                    call._step = next(call._steps, None)
+                    return
+                if call.with_data and call._first is not None:
+                    call._first.begin_with(call._agreement, call._intent)
+                else:
+                    call._agreement.start(call._intent)
+                call._step = call._agreement
         except BaseException as error:  # on this rank only: raise it where the call is waited for
             call._outcome = self.broken = error
 
     def _carry_out(self, head: Call, wait: bool) -> bool:
         """Advance the call. Return False if it is incomplete. An interrupted wait can be resumed.
         An error is stored as its outcome. It ends the queue, unless all ranks have it here."""
-        assert head._steps is not None
         try:
             while True:
                 step = head._step
@@ -599,7 +606,8 @@ class Queue:
                     agreed = step.settle(wait)
                     if agreed is None:
                         return False
-                    head._agreed = agreed
+                    if head._agreed_at is None:
+                        self._follow(head, step, agreed)
                 elif isinstance(step, AllreduceHandle):
                     described = step.Wait() if wait else step.Test()
                     if described is None:
@@ -628,23 +636,17 @@ class Queue:
             head._outcome = self.broken = error  # what was interrupted there cannot go on
         return True
 
-    def _course(self, call: Call, agreement: Agreement | None) -> Steps:
-        """Yield what a call waits for: the calls of the other ranks, then its data."""
-        first = call._first
-        if agreement is not None:
-            if first is not None and call.with_data:
-                first.begin_with(agreement, call._intent)
-            else:
-                agreement.start(call._intent)
-            yield agreement
-        call._agreed_at = time.monotonic()
-        if agreement is not None and (not call._agreed or call._intent.refused):
-            yield from self._differ(call, agreement)
-        elif agreement is not None and first is not None and call.with_data:
-            call.described = agreement.describe()
-            yield from first.steps(self.handles, agreement)
+    def _follow(self, head: Call, agreement: Agreement, agreed: bool) -> None:
+        """Set the steps of a call after its comparison; take data that went with that."""
+        if not agreed or head._intent.refused:
+            head._steps = self._differ(head, agreement)
+        elif head.with_data and head._first is not None:
+            head.described = agreement.describe()
+            with head.side:
+                head._first.finish_with(agreement, self.handles.go_on)
         else:
-            yield from self._data(call)
+            head._steps = self._data(head)
+        head._agreed_at = time.monotonic()
 
     def _data(self, head: Call) -> Steps:
         """Yield the steps that move the data after the comparison."""
@@ -699,7 +701,7 @@ class Queue:
             return False
         if self._worker.stopping:
             raise StateError(f"{self._name} ended while {head} was under way")
-        if time.monotonic() >= head._deadline:
+        if time.monotonic() >= head.began + head._timeout:
             who = missing()
             raise GroupTimeout(
                 f"{head} in {self._name} was not over after its timeout of {head._timeout:g} s"

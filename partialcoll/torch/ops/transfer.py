@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,12 +40,6 @@ Tensors = Sequence[Tensor]
 LARGEST = 1 << 30  # bytes that MPI counts one by one
 _MANY = 1 << 20
 
-_COMBINE: dict[str, np.ufunc] = {  # numpy's: torch has none of these for unsigned integers
-    **{"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum},
-    **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
-}
-
-
 # The key of a handle: dtype, number of elements, reduction.
 Key = tuple[str, int, str]
 
@@ -54,12 +47,13 @@ CHUNK = 1 << 21  # bytes that are reduced at once
 _KEPT = 32  # handles
 _SMALLEST = 64  # elements of the smallest handle
 
-# MPI's ops by their names in torch. "avg" is a sum with a division.
-_OPS = {name: name.upper() for name in ("sum", "min", "max", "band", "bor", "bxor")}
-_OPS["product"] = "PROD"
-_OPS_OF_BOOL = {
-    **{"sum": "LOR", "max": "LOR", "bor": "LOR", "bxor": "LXOR"},
-    **{"product": "LAND", "min": "LAND", "band": "LAND"},
+# By torch's name of an op: numpy's function (torch has none of these for unsigned integers), MPI's
+# op, and MPI's op for bool. "avg" is a sum with a division.
+_OPS: dict[str, tuple[np.ufunc, str, str]] = {
+    **{"sum": (np.add, "SUM", "LOR"), "product": (np.multiply, "PROD", "LAND")},
+    **{"min": (np.minimum, "MIN", "LAND"), "max": (np.maximum, "MAX", "LOR")},
+    **{"band": (np.bitwise_and, "BAND", "LAND"), "bor": (np.bitwise_or, "BOR", "LOR")},
+    "bxor": (np.bitwise_xor, "BXOR", "LXOR"),
 }
 
 
@@ -146,7 +140,8 @@ class Handles:
             like: Any = np.zeros(count, np.dtype(dtype))
             if device.type != "cpu":
                 like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
-            reduction = getattr(MPI, (_OPS_OF_BOOL if dtype == "bool" else _OPS)[op])
+            _, usual, of_bool = _OPS[op]
+            reduction = getattr(MPI, of_bool if dtype == "bool" else usual)
             handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
             handle._while_waiting = lambda: self._meanwhile(handle._missing)
             found = handle, device
@@ -165,8 +160,7 @@ class Handles:
         self._of.clear()
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A reduction by torch's name, with a factor before it, and a divisor and a factor after it.
     Quotients of integers are truncated."""
 
@@ -208,12 +202,14 @@ class Reduction:
         self, form: Form, source: Tensor | None, out: Tensor, *, wanted: bool = True, chunk: int = 0
     ) -> None:
         self.form, self._wanted = form, wanted
-        self.source, self.output = source, out.detach()
-        self._wire, itemsize = wire.WIRE[out.dtype], wire.WIDE[out.dtype].itemsize
-        self._count, self._room = out.numel(), CHUNK // itemsize
-        self._bytes = self._count * itemsize
-        self._chunk_bytes = chunk
-        self._most = chunk // itemsize or max(1, self._count)
+        self.source, self.output = source, out.detach() if out.requires_grad else out
+        self._wire, self._wide = wire.WIRE[out.dtype], wire.WIDE[out.dtype]
+        self._count, self._chunk_bytes = out.numel(), chunk
+
+    @property
+    def _most(self) -> int:
+        """Elements that are reduced at once."""
+        return self._chunk_bytes // self._wide.itemsize or max(1, self._count)
 
     def blank(self) -> tuple[Form, torch.dtype, int, int]:
         """Return what a rank needs that takes part with nothing."""
@@ -225,38 +221,48 @@ class Reduction:
             handles.make(self._key(min(self._count, self._most)), self.output.device)
 
     def _key(self, count: int) -> Key:
-        return (self._wire, rounded_up(count, self._room), self.form.op)
+        return (self._wire, rounded_up(count, CHUNK // self._wide.itemsize), self.form.op)
 
     def fits(self, agreement: Agreement) -> bool:
         """Return whether the data can go with the comparison of the call."""
-        source = self.source
-        if source is None or source.device.type != "cpu" or self.output.device.type != "cpu":
+        output = self.output
+        if self.source is None or not (self.source.is_cpu and output.is_cpu):
             return False
-        return 0 < self._bytes <= agreement.capacity
+        if output.is_conj() or output.is_neg():
+            return False
+        return 0 < self._count * self._wide.itemsize <= agreement.capacity
 
     def begin_with(self, agreement: Agreement, intent: Intent) -> None:
         """Start the comparison of the call, with the data."""
         assert self.source is not None
-        room = torch.from_numpy(agreement.room(self._wire))[: self._count]
-        room.copy_(_flat(self.source))  # not earlier: calls before this one may change it
+        room, source = agreement.room(self._wire)[: self._count], _flat(self.source)
+        # Not earlier: calls before this one may change it.
+        if source.dtype == self._wide and source.numel() == self._count:
+            np.copyto(room, source.numpy())  # faster than torch for a few elements
+        else:  # the program may have resized it: then torch raises
+            torch.from_numpy(room).copy_(source)
         if self.form.before is not None:
-            scale(room, self.form.before)
-        op = (_OPS_OF_BOOL if self._wire == "bool" else _OPS)[self.form.op]
+            scale(torch.from_numpy(room), self.form.before)
+        _, usual, of_bool = _OPS[self.form.op]
+        op = of_bool if self._wire == "bool" else usual
         agreement.start(intent, (self._wire, self._count, op))
 
-    def steps(self, handles: Handles, agreement: Agreement | None = None) -> Steps:
-        """Yield each handle for which the caller has to wait: none if the data went with the
-        comparison by an agreement, which is complete."""
-        output, flat = self.output, _flat(self.output)
-        direct = flat is output or flat.data_ptr() == output.data_ptr()
+    def finish_with(self, agreement: Agreement, go_on: bool) -> None:
+        """Take the result of data that went with the comparison, which is complete. go_on: dead
+        ranks do not count."""
+        if self._wanted:
+            result = agreement.result(self._wire)[: self._count].reshape(self.output.shape)
+            self._take(result, self.output, agreement.failed() if go_on else 0)
+
+    def steps(self, handles: Handles) -> Steps:
+        """Yield each handle for which the caller has to wait."""
+        output, flat, most = self.output, _flat(self.output), self._most
+        direct = flat.data_ptr() == output.data_ptr()
         if self._wanted and not direct:
             flat = torch.empty_like(flat)
-        if agreement is not None and self._wanted:
-            gone = agreement.failed() if handles.go_on else 0
-            self._take(agreement.result(self._wire)[: self._count], flat, gone)
-        source = None if self.source is None or agreement is not None else _flat(self.source)
-        for first in range(0, self._count if agreement is None else 0, self._most):
-            end = first + self._most
+        source = None if self.source is None else _flat(self.source)
+        for first in range(0, self._count, most):
+            end = first + most
             part = flat[first:end]
             handle, device = handles.make(self._key(part.numel()), output.device)
             sent = None if source is None else source[first:end]
@@ -273,9 +279,10 @@ class Reduction:
     def _take(self, result: Array, into: Tensor, gone: int) -> None:
         """Copy the result out, and round it once. The result is in memory of the library, which is
         read-only. gone: number of dead ranks, which do not count in an average."""
-        dtype = wire.WIDE[into.dtype]
-        wide = into if into.dtype == dtype else torch.empty_like(into, dtype=dtype)
-        if into.device.type == "cpu":
+        wide = into
+        if into.dtype != self._wide:
+            wide = torch.empty_like(into, dtype=self._wide)
+        if into.is_cpu:
             np.copyto(wide.numpy(), result)
         else:
             wide.copy_(torch.from_numpy(wrap(result.ctypes.data, result)))
@@ -507,7 +514,7 @@ def reduce_pieces(to: Handles, pieces: Tensors, form: Form, into: Tensor) -> Ste
     total = parts[0].to(wide, copy=True)
     with np.errstate(all="ignore"):  # as torch
         for part in parts[1:]:
-            _COMBINE[form.op](total.numpy(), part.to(wide).numpy(), out=total.numpy())
+            _OPS[form.op][0](total.numpy(), part.to(wide).numpy(), out=total.numpy())
     _finish(total, form)
     into.detach().copy_(total.view(into.shape))
 

@@ -149,7 +149,7 @@ class Side:
 
 def side_of(tensors: Iterable[torch.Tensor]) -> Side:
     """Return that of a call that reads or fills these; ValueError if they are on two devices."""
-    devices = {str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"}
+    devices = {str(tensor.device) for tensor in tensors if not tensor.is_cpu}
     if len(devices) > 1:
         got = " and ".join(sorted(devices))
         raise ValueError(f"tensors: expected them on one device, got {got}")
