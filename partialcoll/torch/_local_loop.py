@@ -226,8 +226,7 @@ class LocalLoop(Loop):
         self._before = None
 
     def parameters_to_be_replaced(self) -> None:
-        """Restore the parameters from before the first average, if they have not changed since: the
-        root may have loaded a checkpoint before."""
+        """Undo the first average, if it was the last: the root may have loaded a checkpoint."""
         if self._before is not None and np.array_equal(self._flat.vector(), self._before[1]):
             self._flat.assign(self._before[0])
 
@@ -273,9 +272,7 @@ class LocalLoop(Loop):
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a result of `state_dict`, or the state of an optimizer that was not wrapped. The
-        former is collective if averages are in progress between steps: no rank may average before
-        all have loaded."""
+        """Collective if averages are in progress: no rank may average before all have loaded."""
         saved = state.get(checkpoint.KEY)
         if saved is None:
             self._check_between("load_state_dict()")
@@ -384,8 +381,7 @@ class AdasumStrategy(LocalStrategy):
         return cls(ParameterVector(parameters).bounds, given.clip_norm)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
-        """Create the process. All ranks take part in each step, joined ranks without a change.
-        Collective."""
+        """Create the process: ranks that have joined take part in each step without a change."""
         if comm.size == 1:
             return Setup(Alone(x, **common))
         process = AdasumProcess(x, comm, self.bounds, **common)

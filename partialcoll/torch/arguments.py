@@ -45,15 +45,11 @@ class Compressor:
 
 
 class _None(Compressor):
-    """Leave tensors unchanged."""
-
     compress = staticmethod(lambda tensor: (tensor, None))
     decompress = staticmethod(lambda tensor, ctx: tensor)
 
 
 class _Float16(Compressor):
-    """Round float32 and float64 to float16."""
-
     _to = torch.float16
 
     @classmethod
@@ -67,8 +63,6 @@ class _Float16(Compressor):
 
 
 class _BFloat16(_Float16):
-    """Round float32 and float64 to bfloat16."""
-
     _to = torch.bfloat16
 
 
@@ -130,7 +124,6 @@ class Options(NamedTuple):
         return policy
 
     def reduction(self) -> Reduction:
-        """Return the reduction that `op` or `average` stands for."""
         if self.average is not None:
             if self.op is not None:
                 raise ValueError("average: expected no op with it, got both; use op=Average or Sum")

@@ -138,7 +138,6 @@ class Names:
         """Do nothing: the call has no place in the order yet. With its place it gets the queue."""
 
     def poll(self, call: Call) -> bool:
-        """Return whether the call has ended."""
         return call._over
 
     def _work_off(self) -> None:
@@ -194,8 +193,8 @@ class Names:
         return False
 
     def _warn(self, in_round: bool = False) -> None:
-        """Log the calls that have waited long, with the missing ranks. in_round: those are missing
-        in the round. Otherwise the lowest rank that is not missing speaks for all."""
+        """Log calls that have waited long. in_round: ranks are missing in the round. Otherwise the
+        lowest rank that is not missing speaks for all."""
         now, patience = time.monotonic(), stall_warning()
         with self._lock:
             late = [(name, many[0]) for name, many in self._unplaced.items()]
@@ -293,7 +292,6 @@ class Calls:
         queue.begin(call, background=False)
 
     def begin(self, call: Call, name: str | None) -> Call:
-        """Begin an asynchronous call."""
         if name is None or self._names is None:
             return self._in_order.begin(call, background=self._threads)
         return self._names.begin(call, name)

@@ -47,8 +47,7 @@ def map_tree(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
 
 
 class Bits:
-    """A tensor, which becomes one again when it is unpickled. Pickled over its own memory: the
-    elements in the order of memory, their dtype, and which dimension each dimension is."""
+    """A tensor that is pickled over its own memory, and unpickled as a tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -72,8 +71,7 @@ def _tensor_of(
 
 
 def pack(value: Any) -> Any:
-    """Return the same tree with each dense tensor as `Bits`, over the tensor's memory. Copy it to
-    keep it beyond the next step; pickling copies."""
+    """Return the same tree with each dense tensor as `Bits`: pickle it before the next step."""
     return map_tree(
         value, torch.Tensor, lambda one: Bits(one) if one.layout == torch.strided else one
     )
@@ -96,8 +94,8 @@ def restore(
     optimizer: torch.optim.Optimizer,
     schedulers: Sequence[Any],
 ) -> None:
-    """Make this replica what `capture` saw, from the unpickled state, whose tensors are no longer
-    the caller's. StateError if it is the state of another model."""
+    """Make this replica what `capture` saw, from the unpickled state; StateError if that is of
+    another model. Its tensors are no longer the caller's."""
     names = [name for name, _ in parameters]
     for what, theirs, own in (
         ("parameters", list(state["parameters"]), names),
@@ -114,13 +112,10 @@ def restore(
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a state by the optimizer's own `load_state_dict`.
-
-    That method makes new groups. The old ones are put back with the new values, in this optimizer
-    and in those that it holds: a user may hold a group, and an optimizer around another one shares
-    its groups. Values keep their types, since that method makes tensors the parameters' dtype, and
-    takes texts in a tuple apart.
-    """
+    """Load a state by the optimizer's own `load_state_dict`, which makes new groups. The old ones
+    are put back with the new values, here and in optimizers that this one holds: a user may hold a
+    group, and an optimizer around another one shares its groups. Values keep their types: that
+    method makes tensors the parameters' dtype, and takes texts in a tuple apart."""
     several = [optimizer]  # and those around which it is written: Lookahead, SAM and others
     for one in several:
         for value in vars(one).values():

@@ -42,8 +42,7 @@ DTYPES = (*_FLOATS, torch.complex64, torch.complex128, torch.bfloat16)
 
 
 def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor on the array's memory (for bfloat16 an array of its bits). Return a tensor
-    unchanged."""
+    """Return a tensor on the array's memory (for bfloat16 an array of its bits)."""
     if isinstance(array, torch.Tensor):
         return array
     if dtype == torch.bfloat16:
@@ -63,8 +62,7 @@ def divide(total: Any, divisor: float, out: torch.Tensor) -> None:
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of its gradient: those of the tensor if it has no gaps, as fused
-    optimizers require."""
+    """Return the strides of its gradient: its own if it has no gaps, as fused optimizers need."""
     return torch.empty_like(tensor, device="meta").stride()
 
 
@@ -230,7 +228,6 @@ class ParameterVector:
         return found
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return each parameter's part of a vector."""
         return Views(self._layout, [vector]).tensors
 
     def move_to(self, array: Array) -> None:
@@ -246,8 +243,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def bring_back(self) -> None:
-        """Copy parameters whose memory was replaced (``model.to(...)``, ``p.data = ...``) to the
-        vector, and make them views of it again."""
+        """Copy parameters whose memory was replaced to the vector; make them its views again."""
         addresses = self._views.addresses
         moved = [i for i in self._inside if self._named[i][1].data_ptr() != addresses[i]]
         if moved and self._views.strayed():  # `share_memory()` also moves the vector
@@ -265,7 +261,6 @@ class ParameterVector:
 
     @torch.no_grad()
     def assign(self, vector: Array) -> None:
-        """Copy this vector to the parameters."""
         for (_, parameter), view in zip(self._named, self.views(torch.from_numpy(vector))):
             parameter.copy_(view)
 
@@ -344,7 +339,6 @@ class Gradients:
 
     def _added(self, i: int, parameter: torch.Tensor) -> None:
         """Note that autograd has added a gradient of parameter i."""
-        self.came = True
         self._passes[i] += 1
         if self._passes[i] > self.passes:
             raise StateError(
@@ -407,8 +401,7 @@ class Gradients:
         self.passes = passes
 
     def check_none(self, what: str) -> None:
-        """Raise StateError if a gradient has come since the last step."""
-        if self.came:
+        if any(self._passes):
             raise StateError(
                 f"{what} between backward() and step(): the gradient would be lost; call step() "
                 f"first; {_OF_ANOTHER}"
@@ -416,14 +409,10 @@ class Gradients:
 
     def gather(self, fewer: bool) -> None:
         """Copy gradients that the program has replaced, or removed, since backward. StateError if a
-        backward pass is missing (`fewer`: if all are).
-
-        A parameter is used if autograd or the program gave it a gradient. Where no hook was called,
-        the program may have written to the view: then it is not zero.
-        """
+        backward pass is missing (`fewer`: if all are). A parameter is used if autograd or the
+        program gave it a gradient; without a call of a hook it may have written to the view."""
         most = max(self._passes)
-        if not self.came:  # no hook sees the gradient if the program has assigned it, as with
-            # torch.func
+        if not most:  # no hook sees a gradient that the program has assigned, as with torch.func
             known = zip(self._parameters, self.slot.tensors, self._shown.tensors)
             if not any(
                 p.grad is not None and p.grad is not a and p.grad is not b for p, a, b in known
@@ -472,7 +461,6 @@ class Gradients:
 
     def restart(self, slot: Views) -> None:
         """Begin the backward passes of the next round, which fill this slot."""
-        self.came = False  # whether a gradient has come since the last round
         self._passes = [0] * len(self._names)
         self.slot = slot
 

@@ -63,8 +63,8 @@ def check_model(model: Any) -> None:
 
 
 def is_sparse(layer: torch.nn.Module) -> bool:
-    """Return whether autograd makes sparse gradients of its parameters. Other layers, as attention,
-    also have a `sparse`."""
+    """Return whether autograd makes sparse gradients of its parameters."""
+    # Other layers, as attention, also have a `sparse`.
     embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     return isinstance(layer, embeddings) and bool(layer.sparse)
 
@@ -190,9 +190,8 @@ def average_tensors(total: GlobalSum, tensors: Sequence[torch.Tensor]) -> None:
 def average_statistics(
     comm: MPI.Intracomm, total: GlobalSum, model: torch.nn.Module, on_failure: str = "raise"
 ) -> None:
-    """Average the running statistics of batch and instance normalization over the ranks, and take
-    the maximum of their counts of batches. Collective; MismatchError if the ranks have different
-    ones."""
+    """Average the running statistics of batch and instance normalization; take the maximum of their
+    counts of batches. Collective; MismatchError if the ranks have different ones."""
     tensors: dict[torch.Tensor, str] = {}  # each buffer once
     for name, module in model.named_modules():
         if isinstance(module, batchnorm._NormBase) and module.track_running_stats:
@@ -338,18 +337,14 @@ class Loop:
     # Between steps
 
     def zero_grad(self) -> None:
-        """Collect gradients from zero."""
         self._check_open()
         self.gradients.check_none("zero_grad()")
         self.gradients.collect()
 
     @staticmethod
     def join(loops: Sequence[Loop], *others: Callable[[], None]) -> None:
-        """Join all loops, and call `others`, at the same time. Collective.
-
-        Ranks that have not joined make steps of all loops in turn, so joins one after the other
-        would block. If one fails, or after Ctrl-C, all are interrupted.
-        """
+        """Join all loops, and call `others`, at the same time: ranks that have not joined step all
+        loops. If one fails, or after Ctrl-C, all are interrupted. Collective."""
         for loop in loops:
             loop._check_between("join()")
         grad = torch.set_grad_enabled(torch.is_grad_enabled())  # a setting of each thread
@@ -377,13 +372,11 @@ class Loop:
         return self._sums
 
     def consensus_distance(self) -> float:
-        """Return the distance of the ranks' vectors of parameters. Collective."""
         self._check_open()
         self._take_changes()
         return self._total().distance(ParameterVector(self.parameters).vector())
 
     def averaged_model(self) -> torch.nn.Module:
-        """Return a copy of the model with the averages over all ranks. Collective."""
         self._check_open()
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
@@ -448,11 +441,8 @@ def _close(gradients: weakref.ref[Gradients]) -> None:
 
 
 def clip(flats: list[torch.Tensor], most: float) -> None:
-    """Scale the tensors so that their common 2-norm is at most `most`.
-
-    The norm is computed in float64 and rounded to float32, so that ranks whose processors add in
-    other orders get the same factor.
-    """
+    """Scale the tensors so that their common 2-norm is at most `most`. It is computed in float64,
+    and rounded to float32: ranks whose processors add in other orders get the same factor."""
     squares = 0.0
     for flat in flats:
         wide = torch.complex128 if flat.is_complex() else torch.float64

@@ -73,7 +73,6 @@ def given(name: str) -> str | None:
 
 
 def set_absent(values: dict[str, str]) -> None:
-    """Set the environment variables that are not given."""
     fresh = {name: value for name, value in values.items() if given(name) is None}
     os.environ.update(fresh)
     record = {**_record(), **fresh}
@@ -90,10 +89,7 @@ def mpi_is_there() -> bool:
 
 
 def set_environment() -> None:
-    """Set RANK, WORLD_SIZE and LOCAL_RANK, where they are absent and known. Local; begins no MPI.
-
-    A child of a rank keeps what it has inherited.
-    """
+    """Set RANK, WORLD_SIZE and LOCAL_RANK, where absent and known. Local; begins no MPI."""
     if is_child_of_rank():
         return
     told = (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) if has_begun() else launch.launched_rank()
@@ -124,15 +120,10 @@ def _naps() -> Iterator[float]:
 def meet(
     store: Any, name: str, me: int, members: Sequence[int], note: Any, timeout: float, what: str
 ) -> tuple[dict[int, Any], Callable[[], None]]:
-    """Leave a note in the store and wait for those of all members; the notes, and a function to
-    call before all members raise an error.
-
-    A name may be met under again: how often this rank has is counted in the store, so that what
-    it has done with another store does not count.
-
-    Raises GroupTimeout after `timeout` seconds, naming who is missing: on all that have come, and
-    on those that come later. what: for that message.
-    """
+    """Leave a note in the store and wait for those of all members. Return the notes, and a function
+    to call before all members raise an error. A name may be used again: the store counts how often
+    this rank has. GroupTimeout after `timeout` seconds, on all that have come, and on those that
+    come later, names who is missing. what: for that message."""
     place = f"partialcoll/{_secret}/{name}"
     place = f"{place}/turn {store.add(f'{place}/{me}', 1)}"
     keys = [f"{place}/{rank}" for rank in members]
@@ -158,8 +149,7 @@ def meet(
 
 
 def _part(store: Any, place: str, me: int, members: Sequence[int]) -> None:
-    """Before an error: the store ends with the process that holds it, and the others, who know
-    what has happened from there, may not have read it. Waits for them a while."""
+    """Before an error, wait a while for those who have not read it: the store may end with us."""
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer
@@ -280,10 +270,7 @@ def install() -> None:
 
 
 def _check(notes: dict[int, Any], is_world: bool, what: str) -> None:
-    """Check the notes that the members of a group have left. Raises, on all ranks: ValueError if
-    torch counts the ranks in another way than MPI; Error if MPI has not started them together;
-    MismatchError if they have different members or options in mind; StateError if MPI was
-    initialized with too little on some of them."""
+    """Check the notes of a group's members; raise the same error on all of them."""
     ordered = sorted(notes.items())
     if is_world and len(notes) > 1 and all(note["mpi"] == [0, 1] for _, note in ordered):
         raise launch.apart(len(notes))
@@ -307,12 +294,9 @@ def _check(notes: dict[int, Any], is_world: bool, what: str) -> None:
 
 
 def gather_members(wanted: Any, options: str) -> tuple[str, MPI.Intracomm]:
-    """A communicator of a group's ranks, and a name that no other group has or had. Collective.
-
-    wanted: the group, as torch describes it to a backend; it has no members' numbers if it is the
-    world. options: for comparison. Raises, on all members that have come: GroupTimeout if others
-    have not; else as `_check`.
-    """
+    """Return a name that no other group has or had, and a communicator of a group's ranks. wanted:
+    as torch describes it to a backend; the world has no members' numbers. options: are compared.
+    Collective; on all members that have come GroupTimeout if others have not, else as `_check`."""
     global _world
     check_rank("init_process_group")
     if not mpi_is_there():

@@ -230,8 +230,7 @@ class Replicated:
             divide(total, self.divisor, flat)
 
     def finish(self, result: Result, skip: bool = False) -> None:
-        """Make the update, unless `skip` is given or no rank has a gradient (in the last round of a
-        join, or if all overflowed)."""
+        """Make the update, unless no rank has a gradient (the end of a join, or all overflowed)."""
         self._updating = True  # stays set if the update is interrupted
         if self.has_gradient and not skip:
             self.updates += 1
@@ -350,8 +349,7 @@ class Replicated:
         return {**found, "layout": self.plain.digest(), "pending": copies}
 
     def check_loading(self, saved: Any, schedulers: list[Any]) -> None:
-        """Raise ValueError unless `saved` is an entry of this rank and model, StateError between
-        rounds."""
+        """Raise ValueError for an entry of another rank or model, StateError between rounds."""
         if not (self.rests or self.strategy.synchronous):
             raise StateError(
                 "load_state_dict() between rounds: late deposits of the ranks are under way; load "

@@ -421,10 +421,8 @@ def world() -> World:
 
 
 def forget_dropped() -> None:
-    """Collect the optimizers that the program has dropped, so that they are not in the world.
-
-    A thread does it: the exception of a signal handler (Ctrl-C) would be lost in a finalizer.
-    """
+    """Collect the optimizers that the program has dropped, so that they are not in the world."""
+    # In a thread: the exception of a signal handler (Ctrl-C) would be lost in a finalizer.
     thread = threading.Thread(target=gc.collect, name="partialcoll-collect", daemon=True)
     thread.start()
     thread.join()
@@ -532,11 +530,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def calls_of(process_set: ProcessSet | None, name: Any = None) -> Calls:
-    """Return the calls of a set, or those of all ranks for None.
-
-    ValueError if this rank cannot make any there. `name` is that of an asynchronous call, under
-    which the others wait.
-    """
+    """Return the calls of a set; None: those of all ranks. ValueError if this rank cannot make any
+    there. `name`: of an asynchronous call, under which the others wait."""
     here = world()
     if process_set is None:
         return here.calls
