@@ -39,16 +39,20 @@ struct progress {
 enum { PROGRESS_BUSY = -1 };
 
 /* Polls before the first sleep, each followed by a yield of the core: many for a waiter, which is
- * about to be needed; few for an agent, and after MPI has moved data. */
+ * about to be needed; few for an agent, and after a slow poll. */
 enum { WAITER_POLLS = 60, AGENT_POLLS = 4, MOVED_POLLS = 8 };
 
 /* Polls after a sleep: a ring can be ahead of its message, some MPIs report a message one test
  * after they move it, and the time of a poll means something only with warm caches. */
 enum { AWOKEN_POLLS = 3 };
 
-/* A poll moved data if it took more than IDLE_POLLS times as long as an idle one, and
- * MARGIN_NS. The usual time follows idle polls by a part in IDLE_WEIGHT. */
+/* A poll is slow if it took more than IDLE_POLLS times as long as an idle one, and MARGIN_NS.
+ * The usual time follows idle polls by a part in IDLE_WEIGHT. */
 enum { IDLE_POLLS = 4, MARGIN_NS = 1500, IDLE_WEIGHT = 8 };
+
+/* MPI moves data if two polls were slow within this time. One alone says nothing: Open MPI asks its
+ * event library every 10 ms, which takes as long as moving a few KiB. */
+enum { MOVING_US = 8000 };
 
 enum { SOON_SPINS = 100, SOON_YIELDS = 20 };
 enum { POLLS_A_YIELD = 64 };
@@ -81,7 +85,8 @@ static const int64_t longest_wait_us = (int64_t)1 << 50;
 struct rest {
     int polls;       /* Since something happened. */
     int64_t backoff; /* The last sleep's limit, in microseconds; 0: none yet. */
-    bool moved;      /* MPI has moved data lately: sleep for short times only. */
+    int64_t slow_us; /* When a poll was slow last; 0: none. */
+    bool moves;      /* MPI has moved data lately: sleep for short times only. */
 };
 
 /* Return whether something may come without a ring. */
@@ -259,16 +264,16 @@ const struct doorbell *progress_doorbell(const struct progress *p)
 /* A thread that finds no work yields, then sleeps, longer each time. */
 
 /*
- * Drive like progress_drive_or_notify. Set *moved if MPI seems to have moved data. MPI cannot be
- * asked whether it has work for the application. An idle poll of it takes some 0.2 us and one that
- * moves data takes longer, so the time on the core tells. An error costs a few polls, or one sleep.
+ * Drive like progress_drive_or_notify. Set *slow if MPI may have moved data. MPI cannot be asked
+ * whether it has work for the application. An idle poll of it takes some 0.2 us and one that moves
+ * data takes longer, so the time on the core tells. An error costs a few polls, or one sleep.
  */
-static int progress_drive_timed(struct progress *p, bool *moved)
+static int progress_drive_timed(struct progress *p, bool *slow)
 {
     int64_t before = clock_thread_ns();
     int happened = progress_drive_or_notify(p);
     int64_t took = clock_thread_ns() - before, idle = atomic_load(&p->idle_poll_ns);
-    *moved = idle && took > IDLE_POLLS * idle + MARGIN_NS;
+    *slow = idle && took > IDLE_POLLS * idle + MARGIN_NS;
     if (happened == 0) { /* By a part only, lest one slow poll hides the next. */
         int64_t next = !idle || took < idle ? took : idle + (took - idle) / IDLE_WEIGHT;
         int64_t most = idle + idle / IDLE_WEIGHT + 1;
@@ -296,7 +301,7 @@ static void progress_take_rest(struct progress *p, struct rest *r, uint32_t seen
     if (r->backoff < backoff->first)
         next = backoff->first;
     r->backoff = next < backoff->last ? next : backoff->last;
-    r->moved = r->moved && r->backoff < backoff->last;
+    r->moves = r->moves && r->backoff < backoff->last;
     int64_t alarm = atomic_load(&p->alarm_us); /* Some thread has to poll then. */
     int64_t left = alarm == INT64_MAX ? alarm : alarm - clock_us();
     limit_us = left < 0 ? 0 : left < limit_us ? left : limit_us;
@@ -437,23 +442,28 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
         /* Before a sleep find out whether MPI moves data, unless an alarm ends the sleep. */
         bool timed = rest.polls >= WAITER_POLLS - 1 &&
                      atomic_load(&p->alarm_us) == INT64_MAX,
-             moved = false;
+             slow = false;
         int happened =
-            timed ? progress_drive_timed(p, &moved) : progress_drive_or_notify(p);
+            timed ? progress_drive_timed(p, &slow) : progress_drive_or_notify(p);
         if (ready(arg))
             break;
-        int64_t left = deadline - clock_us();
+        int64_t now = clock_us(), left = deadline - now;
         if (left <= 0) {
             rc = PCOLL_EAGAIN;
             break;
         }
         if (happened > 0)
             rest = (struct rest){0};
-        else if (moved)
-            rest = (struct rest){.polls = WAITER_POLLS - MOVED_POLLS, .moved = true};
+        else if (slow) {
+            rest.moves = now - rest.slow_us < MOVING_US;
+            rest = (struct rest){.polls = WAITER_POLLS - MOVED_POLLS,
+                                 .backoff = rest.moves ? 0 : rest.backoff,
+                                 .slow_us = now,
+                                 .moves = rest.moves};
+        }
         else
             progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_POLLS,
-                               &waiter_backoff[progress_must_poll(p) || rest.moved],
+                               &waiter_backoff[progress_must_poll(p) || rest.moves],
                                left);
     }
     progress_hand_over(p);
