@@ -13,6 +13,7 @@ static void add(void *in, void *inout, int *n, MPI_Datatype *type)
         ((double *)inout)[i] += ((double *)in)[i];
 }
 
+/* Return the seconds that the calls take on rank 0. */
 static double run(int calls, int count, MPI_Op op)
 {
     double *x = calloc((size_t)count, sizeof *x), *y = calloc((size_t)count, sizeof *y);
@@ -23,19 +24,18 @@ static double run(int calls, int count, MPI_Op op)
     double seconds = MPI_Wtime() - began;
     free(x);
     free(y);
-    return calls / seconds;
+    MPI_Bcast(&seconds, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return seconds;
 }
 
-/* The same for as many calls as take about `seconds`, after calls that take a tenth of it. */
+/* Return the calls in a second: of twice as many calls each time, until they take `seconds`. */
 static double measure(double seconds, int count, MPI_Op op)
 {
-    double rate = run(3, count, op);
-    for (int tenths = 1; tenths <= 10; tenths += 9) {
-        int calls = 3 + (int)(rate * seconds * tenths / 10);
-        MPI_Bcast(&calls, 1, MPI_INT, 0, MPI_COMM_WORLD);
-        rate = run(calls, count, op);
+    for (int calls = 1;; calls *= 2) {
+        double took = run(calls, count, op);
+        if (took >= seconds || calls > 1 << 29)
+            return calls / took;
     }
-    return rate;
 }
 
 int main(int argc, char **argv)

@@ -186,14 +186,15 @@ int tuning_choose(const struct placement *placement, uint64_t bytes, bool off_no
  * are complements of each other only if the number is the same on all ranks.
  */
 
-enum { NODE, OTHER_NODES, TABLE, OTHER_TABLES, CORES };
+enum { NODE, OTHER_NODES, TABLE, OTHER_TABLES, MULTIPLE, CORES };
 _Static_assert((PCOLL_FULL_WORDS - CORES) * 8 == sizeof(cpu_set_t), "cores fit");
 
 /* Estimated cost of a handle, and what a call saves, in nanoseconds. */
 enum { FIRST_HANDLE_NS = 15000000, NEXT_HANDLE_NS = 1000000 };
 enum { CROWDED_SAVING_NS = 10000, TABLE_SAVING_NS = 1000, BYTES_PER_SAVED_NS = 8 };
+enum { SPINS_SAVING_NS = 3000000, SPINS_SAVING_NS_PER_BYTE = 500 };
 
-int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *f)
+int pcoll_full_look(int32_t open_mpi, int32_t multiple, pcoll_full_facts *f)
 {
     struct tuning_search table = {.facts = f};
     cpu_set_t cores;
@@ -214,6 +215,7 @@ int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *f)
     f->words[OTHER_NODES] = ~f->words[NODE];
     f->words[TABLE] = hash;
     f->words[OTHER_TABLES] = ~hash;
+    f->words[MULTIPLE] = multiple != 0;
     return rc;
 }
 
@@ -225,6 +227,7 @@ void pcoll_full_settle(pcoll_full_facts *f, uint32_t ranks)
     memcpy(&cores, f->words + CORES, sizeof cores);
     f->one_node = f->words[NODE] == ~f->words[OTHER_NODES];
     f->crowded = ranks > (uint32_t)CPU_COUNT(&cores);
+    f->spins = f->crowded && !f->open_mpi && !f->words[MULTIPLE];
     f->tables_differ = f->words[TABLE] != ~f->words[OTHER_TABLES];
     if (f->tables_differ)
         f->lines = 0;
@@ -242,6 +245,8 @@ uint64_t pcoll_full_from(const pcoll_full_facts *f, uint32_t ranks)
         return f->line_bytes[best];
     if (!f->one_node)
         return UINT64_MAX;
+    if (f->spins)
+        return 1;
     if (f->crowded && ranks > 3)
         return f->open_mpi ? 4096 : 1;
     if (ranks == 2)
@@ -256,7 +261,9 @@ int pcoll_full_pays(const pcoll_full_facts *f, uint32_t ranks, uint64_t bytes,
     if (rc != PCOLL_OK || bytes < pcoll_full_from(f, ranks))
         return rc;
     *saved += bytes / BYTES_PER_SAVED_NS;
-    if (f->crowded && ranks > 3)
+    if (f->spins)
+        *saved += SPINS_SAVING_NS + bytes * SPINS_SAVING_NS_PER_BYTE;
+    else if (f->crowded && ranks > 3)
         *saved += CROWDED_SAVING_NS;
     if (f->lines)
         *saved += TABLE_SAVING_NS;

@@ -274,19 +274,20 @@ int pcoll_tuning_path(char *path, uint64_t capacity);
  * A handle costs milliseconds. So calls are MPI's until the time that rounds here would have saved
  * adds up to that: at worst twice the time of the better choice (ski rental).
  */
-enum { PCOLL_FULL_WORDS = 20, PCOLL_FULL_LINES = 16 };
+enum { PCOLL_FULL_WORDS = 21, PCOLL_FULL_LINES = 16 };
 typedef struct pcoll_full_facts {
-    uint64_t words[20];
+    uint64_t words[21];
     int32_t open_mpi, one_node;
     int32_t crowded;       /* more ranks than cores */
+    int32_t spins;         /* crowded, and a rank that waits in MPI keeps its core */
     int32_t tables_differ; /* of the ranks: the built-in one is used */
     uint32_t lines;        /* of the table; 0: the built-in one */
     uint64_t line_ranks[16], line_bytes[16];
 } pcoll_full_facts;
 
-/* open_mpi: the MPI is Open MPI. PCOLL_EINVAL: the table of `bench tune` is invalid, and counts as
- * empty. Local. */
-int pcoll_full_look(int32_t open_mpi, pcoll_full_facts *facts);
+/* open_mpi: the MPI is Open MPI. multiple: it runs with MPI_THREAD_MULTIPLE. PCOLL_EINVAL: the table
+ * of `bench tune` is invalid, and counts as empty. Local. */
+int pcoll_full_look(int32_t open_mpi, int32_t multiple, pcoll_full_facts *facts);
 /* `ranks` have combined their words. Local. */
 void pcoll_full_settle(pcoll_full_facts *facts, uint32_t ranks);
 /* The shortest payload for which rounds here are faster, in bytes; UINT64_MAX: none. Local. */

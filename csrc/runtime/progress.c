@@ -460,8 +460,7 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
                                  .backoff = rest.moves ? 0 : rest.backoff,
                                  .slow_us = now,
                                  .moves = rest.moves};
-        }
-        else
+        } else
             progress_take_rest(p, &rest, seen, DOORBELL_WAITER, WAITER_POLLS,
                                &waiter_backoff[progress_must_poll(p) || rest.moves],
                                left);

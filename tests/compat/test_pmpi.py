@@ -12,7 +12,7 @@ import c_users
 import device
 import pytest
 
-from partialcoll.tools import installed
+from partialcoll.tools import installed, launcher
 
 PROGRAMS = c_users.PROGRAMS / "pmpi"
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +115,23 @@ def test_long_complete_rounds_become_ours(build, run):
     taken, reasons = report(done)
     assert done.stdout == "full\n"
     assert 0 < taken < 2 * 100 and set(reasons) == {FASTER}
+
+
+def test_ranks_that_share_a_core(build, run):
+    """A rank that waits in MPICH below MPI_THREAD_MULTIPLE keeps the core. So all rounds are ours,
+    also short ones and those with a user op."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        done = run(build("full"), ranks=2, settings=NOTHING_ASKED)
+    finally:
+        os.sched_setaffinity(0, cores)
+    taken, reasons = report(done)
+    assert done.stdout == "full\n" and set(reasons) <= {FASTER}
+    if launcher.flavor() == "mpich":
+        assert taken >= 0.9 * 2 * 300
+    else:
+        assert 0 < taken < 2 * 100
 
 
 @pytest.mark.parametrize("quorum", ["full", "solo"])

@@ -202,8 +202,8 @@ static enum outcome intercept_plan(const struct call *c, struct record **record,
         return PASSED_INTERCOMM;
     if (!r->of_world)
         return PASSED_OTHER_WORLD;
-    if (!r->partial && !r->choice.asked &&
-        (key->signature.of_user || !record_is_faster(r, intercept_payload(c))))
+    if (!r->partial &&
+        !record_is_faster(r, intercept_payload(c), key->signature.of_user))
         return PASSED_FULL;
     if (!full_facts.alike)
         return PASSED_REFUSED;

@@ -184,7 +184,7 @@ static int linked_reduce(const void *send, void *recv, MPI_Datatype type, MPI_Op
                                   : r->partial ? RECORD_OURS
                                                : record_judge(r, comm, key, bytes);
     if (verdict == RECORD_MPIS) {
-        if (!key->signature.of_user && !record_is_faster(r, bytes)) {
+        if (!key->signature.of_user && !record_is_faster(r, bytes, false)) {
             r->last_short.count = (int)key->count;
             r->last_short.type = type;
             r->last_short.op = op;

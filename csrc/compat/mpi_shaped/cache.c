@@ -170,7 +170,9 @@ bool record_is_same(MPI_Comm comm, uint64_t number)
 
 int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts)
 {
-    int size, rc = pcoll_full_look(CACHE_OPEN_MPI, facts);
+    int size, level = MPI_THREAD_SINGLE;
+    PMPI_Query_thread(&level);
+    int rc = pcoll_full_look(CACHE_OPEN_MPI, level == MPI_THREAD_MULTIPLE, facts);
     MPI_Comm_size(comm, &size);
     PMPI_Allreduce(MPI_IN_PLACE, facts->words, PCOLL_FULL_WORDS, MPI_UINT64_T, MPI_BOR,
                    comm);
@@ -185,9 +187,16 @@ void record_complete_key(const struct record *r, const void *call_site,
     key->call_site = r->partial ? call_site : NULL; /* else nothing is late */
 }
 
-bool record_is_faster(const struct record *r, uint64_t bytes)
+/* With an op of the user our rounds are faster only than those of an MPI whose ranks spin. */
+static bool record_may_be_faster(const struct record *r, bool of_user)
 {
-    return r->choice.asked || bytes >= pcoll_full_from(&r->facts, (uint32_t)r->size);
+    return !of_user || r->facts.spins;
+}
+
+bool record_is_faster(const struct record *r, uint64_t bytes, bool of_user)
+{
+    return r->choice.asked || (record_may_be_faster(r, of_user) &&
+                               bytes >= pcoll_full_from(&r->facts, (uint32_t)r->size));
 }
 
 /* Return a number for what MPI requires to be the same on all ranks: count, datatype, op. */
@@ -211,7 +220,7 @@ enum record_verdict record_judge(struct record *r, MPI_Comm compare,
             return RECORD_DIFFERS;
         row->signature = signature;
     }
-    return !key->signature.of_user &&
+    return record_may_be_faster(r, key->signature.of_user) &&
                    pcoll_full_pays(&r->facts, (uint32_t)r->size, bytes,
                                    r->cache.length > 0, &row->ns)
                ? RECORD_OURS

@@ -200,7 +200,7 @@ int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts);
 void record_complete_key(const struct record *r, const void *call_site,
                          struct cache_key *key);
 /* Return whether our complete rounds of `bytes` bytes are faster than MPI's. Local. */
-bool record_is_faster(const struct record *r, uint64_t bytes);
+bool record_is_faster(const struct record *r, uint64_t bytes, bool of_user);
 /* Count one more complete round of this signature: is it ours? Calls are MPI's until our rounds
  * would have saved what a handle costs (pcoll_full_pays). With a communicator in `compare`, its
  * ranks compare each signature that has no savings yet: RECORD_DIFFERS. With MPI_COMM_NULL this is
