@@ -28,12 +28,12 @@ static double run(int calls, int count, MPI_Op op)
     return seconds;
 }
 
-/* Return the calls in a second: of twice as many calls each time, until they take `seconds`. */
+/* Return the calls in a second: of twice as many calls each time, until four or more take `seconds`. */
 static double measure(double seconds, int count, MPI_Op op)
 {
     for (int calls = 1;; calls *= 2) {
         double took = run(calls, count, op);
-        if (took >= seconds || calls > 1 << 29)
+        if ((took >= seconds && calls >= 4) || calls > 1 << 29)
             return calls / took;
     }
 }
