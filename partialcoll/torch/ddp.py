@@ -72,23 +72,6 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
     check_dense(ddp.module, "make it with sparse=False")
 
 
-class _Bucket:
-    """The arguments of one call of the hook, without the bucket itself, which belongs to DDP.
-
-    DDP calls the hook once for each bucket, in the middle of backward, and does not support errors:
-    a hook that raises, or a future that fails, breaks its reducer. So every future is always
-    completed, with the local gradient if there is no result, and an error is raised when DDP has
-    finished, from the same backward() if possible.
-    """
-
-    def __init__(self, bucket: Any) -> None:
-        self.buffer: torch.Tensor = bucket.buffer()
-        self.future: Any = new_future([self.buffer])
-        self.ids = list(map(id, bucket.parameters()))
-        # Flat views of the buffer, by place in the layout, of the gradients that were deposited.
-        self.gradients: dict[int, torch.Tensor] = {}
-
-
 class PartialState:
     """Average the gradients of `ddp` by a partial allreduce: one round for each backward pass that
     DDP would synchronize. Make it after `init`, one for each DDP object.
@@ -164,7 +147,11 @@ class PartialState:
         self._total: GlobalSum | None = None
         # The place of each parameter in the layout, by its id.
         self._places = {id(parameter): i for i, (_, parameter) in enumerate(self._named)}
-        self._buckets: list[_Bucket] = []  # of the step under way
+        # Of the step under way: futures with the buffers of their buckets, ids of the parameters in
+        # these, and flat views of the gradients that were deposited, by place in the layout.
+        self._futures: list[tuple[Any, torch.Tensor]] = []
+        self._seen: set[int] = set()
+        self._gradients: dict[int, torch.Tensor] = {}
         # An interrupted step's average, for the next gradient.
         self._extra: list[torch.Tensor] | None = None
         self._averaged = 0  # the number of updates at which parameters were averaged last
@@ -181,36 +168,44 @@ class PartialState:
             "pickled; save state_dict()"
         )
 
-    # The hook
+    # The hook. DDP calls it once for each bucket, in the middle of backward, and does not support
+    # errors: a hook that raises, or a future that fails, breaks its reducer. So every future is
+    # always completed, with the local gradient if there is no result, and an error is raised when
+    # DDP has finished, from the same backward() if possible.
 
     @torch.no_grad()
     def _take(self, bucket: Any) -> Any:
         """Take a bucket of gradients; never raises. The future holds the buffer after the round."""
-        here = _Bucket(bucket)
-        if not self._seen().isdisjoint(here.ids):  # a step before this one broke off
-            self._buckets.clear()
-        self._buckets.append(here)
+        buffer, ids = bucket.buffer(), set(map(id, bucket.parameters()))
+        future = new_future([buffer])
+        if not self._seen.isdisjoint(ids):  # a step before this one broke off
+            self._forget_step()
+        self._seen |= ids
+        self._futures.append((future, buffer))
         with self._noting():
             if not self._closed:
-                self._deposit(here, bucket)
+                self._deposit(bucket, buffer)
         last = bucket.is_last()
-        if not last and bucket.index() == 0 and len(self._buckets) > 1:
+        if not last and bucket.index() == 0 and len(self._futures) > 1:
             # In the first step of a static graph all are number 0, and none is last (torch 2.13).
-            last = self._seen().issuperset(self._places)
+            last = self._seen.issuperset(self._places)
         if not last:
-            return here.future
+            return future
         with self._noting():
             self._exchange()
-        for one in self._buckets:
-            one.future.set_result(one.buffer)
-        self._buckets.clear()
+        for one, value in self._futures:
+            one.set_result(value)
+        self._forget_step()
         if self._error is not None:
             # DDP has asked for a callback in this pass, and has finished after it. Where no
             # backward pass is under way, the next call raises the error.
             engine = torch.autograd.Variable._execution_engine
             with contextlib.suppress(RuntimeError):
                 engine.queue_callback(lambda: engine.queue_callback(self._raise_noted))
-        return here.future
+        return future
+
+    def _forget_step(self) -> None:
+        self._futures, self._seen, self._gradients = [], set(), {}
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -227,12 +222,9 @@ class PartialState:
         if error is not None:
             raise error
 
-    def _seen(self) -> set[int]:
-        return {key for bucket in self._buckets for key in bucket.ids}
-
-    def _deposit(self, here: _Bucket, bucket: Any) -> None:
+    def _deposit(self, bucket: Any, buffer: torch.Tensor) -> None:
         """The gradients of a bucket to their places in the send buffer."""
-        if here.buffer.layout != torch.strided:
+        if buffer.layout != torch.strided:
             raise TypeError(
                 "DistributedDataParallel: a bucket is sparse, which is not supported; make its "
                 "layer with sparse=False"
@@ -252,7 +244,7 @@ class PartialState:
                     f"{flat.dtype} for {parameter.dtype}"
                 )
             self._rounds.layout.part(flats, place).copy_(flat)
-            here.gradients[place] = flat
+            self._gradients[place] = flat
 
     def _exchange(self) -> None:
         """All buckets are there: the round of this step."""
@@ -271,9 +263,8 @@ class PartialState:
                     "optimizer.step(), on all ranks"
                 )
         slot = rounds.slot()
-        filled = {place for bucket in self._buckets for place in bucket.gradients}
         for place in range(len(self._named)):
-            if place not in filled:  # its bucket failed: the others wait for this rank
+            if place not in self._gradients:  # its bucket failed: the others wait for this rank
                 rounds.layout.part(slot.flats, place).zero_()
         self._extra = rounds.catch_up(self._extra)
         rounds.exchange(slot, self._give)
@@ -281,11 +272,10 @@ class PartialState:
     def _give(self, sums: list[Array]) -> None:
         """The round's average to the buckets, and that of a step that was interrupted."""
         rounds = self._rounds
-        for bucket in self._buckets:
-            for place, gradient in bucket.gradients.items():
-                divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
-                if self._extra is not None:
-                    gradient.add_(rounds.layout.part(self._extra, place))
+        for place, gradient in self._gradients.items():
+            divide(rounds.layout.part(sums, place), rounds.divisor, gradient)
+            if self._extra is not None:
+                gradient.add_(rounds.layout.part(self._extra, place))
         self._extra = None
 
     def _check_open(self) -> None:

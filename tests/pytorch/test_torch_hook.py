@@ -518,10 +518,10 @@ def test_a_bucket_that_fails(comm, monkeypatch):
     if comm.rank == comm.size - 1:
         deposit = state._deposit
 
-        def fail(here, bucket):
+        def fail(bucket, buffer):
             if any(p is ddp.module.b for p in bucket.parameters()):
                 raise OSError("broken")
-            deposit(here, bucket)
+            deposit(bucket, buffer)
 
         monkeypatch.setattr(state, "_deposit", fail)
         with pytest.raises(OSError, match="broken"):
