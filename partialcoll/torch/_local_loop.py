@@ -82,7 +82,7 @@ class LocalLoop(Loop):
         # For a later `broadcast_parameters`: the parameters before and after the first average.
         first = self._flat.vector()
         self._before = None if np.array_equal(own, first) else (own, first)
-        self._slot = slot = Views(self._layout, self._layout.new())
+        slot = Views(self._layout, self._layout.new())
         refusal = self.settings.sparse_refusal(self.strategy)
         self.gradients = Gradients(self.settings, self.parameters, slot, self._metrics, refusal)
         self.process.start()
@@ -132,7 +132,7 @@ class LocalLoop(Loop):
         self._metrics.wait_s += time.monotonic() - begin
         if timeline.recorder is not None:
             self._record(("EXCHANGE", begin))
-        self.gradients.restart(self._slot)
+        self.gradients.restart(self.gradients.slot)
         if finite:
             self._step_schedulers()
         elif not overflown:

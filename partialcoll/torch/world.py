@@ -56,12 +56,11 @@ class ProcessSet:
         self.process_set_id: int | None = None
         self._calls: Calls | None = None  # None: this rank is not in it
 
-    def __deepcopy__(self, memo: Any) -> ProcessSet:
+    def __deepcopy__(self, memo: Any = None) -> ProcessSet:
         """There is one of these ranks: a copy of a module that has it means the same one."""
         return self
 
-    def __copy__(self) -> ProcessSet:
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> Any:
         """By its ranks: what is loaded has to be added to its world. The global one by its name."""

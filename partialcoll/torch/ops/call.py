@@ -601,13 +601,11 @@ class Queue:
         An error is stored as its outcome. It ends the queue, unless all ranks have it here."""
         try:
             while True:
-                step = head._step
+                step, agreed = head._step, None
                 if isinstance(step, Agreement):
                     agreed = step.settle(wait)
                     if agreed is None:
                         return False
-                    if head._agreed_at is None:
-                        self._follow(head, step, agreed)
                 elif isinstance(step, AllreduceHandle):
                     described = step.Wait() if wait else step.Test()
                     if described is None:
@@ -619,6 +617,8 @@ class Queue:
                     return False
                 head._step = None
                 with head.side:
+                    if agreed is not None and head._agreed_at is None:
+                        self._follow(head, step, agreed)
                     head._step = next(head._steps, None)
                 if head._step is None:
                     head.side.settle()
@@ -642,8 +642,7 @@ class Queue:
             head._steps = self._differ(head, agreement)
         elif head.with_data and head._first is not None:
             head.described = agreement.describe()
-            with head.side:
-                head._first.finish_with(agreement, self.handles.go_on)
+            head._first.finish_with(agreement, self.handles.go_on)
         else:
             head._steps = self._data(head)
         head._agreed_at = time.monotonic()

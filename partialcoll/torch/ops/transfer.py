@@ -295,7 +295,7 @@ class Reduction:
 def _finish(total: Tensor, form: Form, gone: int = 0) -> None:
     """Divide and scale what was reduced, in place. gone: ranks that do not count in an average."""
     divisor = form.divisor - gone
-    if divisor > 1 and total.device.type == "cpu":
+    if divisor > 1 and total.is_cpu:
         divide(total.numpy(), divisor)
     elif divisor > 1 and (total.is_floating_point() or total.is_complex()):
         total.div_(divisor)
