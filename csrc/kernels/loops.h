@@ -45,6 +45,16 @@
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+/* Unroll the next loop, of at most 16 iterations, before the loop around it is vectorized. */
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
+/* A part of functions with clones: it is compiled once for each clone. */
+#define INLINE static inline __attribute__((always_inline))
+
 static inline float float_of_bits(uint32_t bits)
 {
     float value;

@@ -232,7 +232,7 @@ int pcoll_lattice_distances(const pcoll_lattice *l, const void *x, const void *k
     if (!rc)
         rc = fail_if_null_array(l->count, x, distances);
     for (uint64_t i = 0; !rc && i < at.blocks; i++) {
-        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
+        _Alignas(64) float room[LATTICE_BLOCK], more[LATTICE_BLOCK], magnitude;
         struct lattice_block b = lattice_block_of(l, i);
         lattice_distance(lattice_load_of(l, &b, x, room),
                          lattice_load_of(l, &b, key, more), b.count, distances + i,
@@ -282,7 +282,8 @@ int pcoll_lattice_encode(const pcoll_lattice *l, const void *x, const void *key,
         return fail(PCOLL_EINVAL, "margin: expected a number of at least 1, got %g",
                     margin);
     for (uint64_t i = 0; i < at.blocks; i++) {
-        float room[LATTICE_BLOCK], more[LATTICE_BLOCK], distance, magnitude;
+        _Alignas(64) float room[LATTICE_BLOCK], more[LATTICE_BLOCK], distance,
+            magnitude;
         struct lattice_block b = lattice_block_of(l, i);
         const float *ours = lattice_load_of(l, &b, x, room);
         lattice_distance(ours, distances ? NULL : lattice_load_of(l, &b, key, more),
@@ -366,7 +367,7 @@ static int lattice_decode_all(const void *payload, uint64_t bytes, const void *k
                   !(l->high && key == vector);
     *failures = 0;
     for (uint64_t i = 0; i < layout.blocks; i++) {
-        float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
+        _Alignas(64) float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct lattice_block b = lattice_block_of(l, i);
         char *at = (char *)vector + b.offset;
         float *into = direct ? (float *)(void *)at : decoded;

@@ -28,9 +28,12 @@ PLANE_MOVE(plane_put_rest, (from[i] >> shift & mask) >> bit)
 PLANE_MOVE(plane_take_row, (from[i] >> bit & mask) << shift)
 PLANE_MOVE(plane_take_rest, (from[i] << bit & mask) << shift)
 
+/* A word of a plane in a payload. */
+typedef uint16_t plane_word __attribute__((aligned(1), may_alias));
+
 /* The usual planes have 4, 8 or 16 bits: 16 / width rows of words make one row of the plane, and
  * no word is divided. Shifts are by constants, so that gcc uses 16-bit lanes. */
-static inline void plane_put_whole(uint16_t *restrict plane,
+static inline void plane_put_whole(plane_word *restrict plane,
                                    const uint16_t *restrict words, size_t lanes,
                                    const int shift, const int width)
 {
@@ -48,7 +51,7 @@ static inline void plane_put_whole(uint16_t *restrict plane,
 }
 
 static inline void plane_take_whole(uint16_t *restrict words,
-                                    const uint16_t *restrict plane, size_t lanes,
+                                    const plane_word *restrict plane, size_t lanes,
                                     const int shift, const int width)
 {
     const int rows = 16 / width;
@@ -57,13 +60,14 @@ static inline void plane_take_whole(uint16_t *restrict words,
             for (size_t i = 0; i < lanes; i++) {
                 uint16_t cut = (uint16_t)(plane[i] >> row * width);
                 cut &= (uint16_t)((1u << width) - 1);
-                *words++ |= (uint16_t)(cut << shift);
+                *words = (uint16_t)((shift ? *words : 0) | cut << shift);
+                words++;
             }
 }
 
 /* Pack or unpack the plane if it is one of the usual ones. Returns whether it is. */
-#define PLANE_USUAL(name, whole)                                                       \
-    CLONES_V4 static bool name(uint16_t *to, const uint16_t *from, size_t lanes,       \
+#define PLANE_USUAL(name, to_word, from_word, whole)                                   \
+    CLONES_V4 static bool name(to_word *to, const from_word *from, size_t lanes,       \
                                int shift, int width)                                   \
     {                                                                                  \
         if (width == 16)                                                               \
@@ -79,18 +83,16 @@ static inline void plane_take_whole(uint16_t *restrict words,
         return true;                                                                   \
     }
 
-PLANE_USUAL(plane_put_usual, plane_put_whole)
-PLANE_USUAL(plane_take_usual, plane_take_whole)
+PLANE_USUAL(plane_put_usual, plane_word, uint16_t, plane_put_whole)
+PLANE_USUAL(plane_take_usual, uint16_t, plane_word, plane_take_whole)
 
 void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int width)
 {
-    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    _Alignas(64) uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
     uint16_t mask = (uint16_t)((1u << width) - 1);
     size_t bytes = plane_bytes(lanes * PLANE_ROWS, width);
-    if (plane_put_usual(packed, words, lanes, shift, width)) {
-        memcpy(plane, packed, bytes);
+    if (plane_put_usual(plane, words, lanes, shift, width))
         return;
-    }
     memset(packed, 0, bytes);
     for (int row = 0; row < PLANE_ROWS && width; row++) {
         int at = row * width, bit = at % 16;
@@ -106,11 +108,13 @@ void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int
 void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
                   int width)
 {
-    uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
+    _Alignas(64) uint16_t packed[PLANE_ROWS * PLANE_MAX_LANES];
     uint16_t mask = (uint16_t)((1u << width) - 1);
-    memcpy(packed, plane, plane_bytes(lanes * PLANE_ROWS, width));
-    if (plane_take_usual(words, packed, lanes, shift, width))
+    if (plane_take_usual(words, plane, lanes, shift, width))
         return;
+    memcpy(packed, plane, plane_bytes(lanes * PLANE_ROWS, width));
+    if (!shift)
+        memset(words, 0, lanes * PLANE_ROWS * sizeof *words);
     for (int row = 0; row < PLANE_ROWS && width; row++) {
         int at = row * width, bit = at % 16;
         const uint16_t *from = packed + (size_t)(at / 16) * lanes;
@@ -168,10 +172,24 @@ CLONES_V4 static void lattice_furthest(const float *x, const float *key, size_t 
     *magnitude = float_of_bits(most);
 }
 
+/* Return max|x|. */
+CLONES_V4 static float lattice_largest(const float *x, size_t count)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t size = bits_of_float(x[i]) & 0x7fffffff;
+        most = size > most ? size : most;
+    }
+    return float_of_bits(most);
+}
+
 void lattice_distance(const float *x, const float *key, size_t count, float *distance,
                       float *magnitude)
 {
-    lattice_furthest(x, key ? key : zeros, count, distance, magnitude);
+    if (key)
+        lattice_furthest(x, key, count, distance, magnitude);
+    else
+        *distance = *magnitude = lattice_largest(x, count);
 }
 
 /* Let D = |x - key| / s. Decoding is right if D + (error of the two quotients) < (q - 1) / 2. A
@@ -283,8 +301,8 @@ CLONES_V4 static void lattice_reconstruct(float *out, uint32_t *restrict keyed,
 uint64_t lattice_encode(const float *x, size_t count, float step, uint64_t seed,
                         int bits, void *low, void *high)
 {
-    uint16_t words[LATTICE_BLOCK];
-    uint32_t keyed[LATTICE_BLOCK + 1];
+    _Alignas(64) uint16_t words[LATTICE_BLOCK];
+    _Alignas(64) uint32_t keyed[LATTICE_BLOCK + 1];
     size_t lanes = plane_lanes(count);
     struct lattice l = lattice_of(step, bits, seed);
     lattice_quantize(words, keyed, x, (uint32_t)count, &l);
@@ -300,13 +318,13 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
                     uint64_t seed, int bits, const void *low, const void *high,
                     uint64_t hash)
 {
-    uint16_t words[LATTICE_BLOCK] = {0};
+    _Alignas(64) uint16_t words[LATTICE_BLOCK];
     size_t lanes = plane_lanes(count);
     plane_unpack(words, low, lanes, 0, bits);
     if (high)
         plane_unpack(words, high, lanes, bits, LATTICE_MAX_BITS - bits);
     struct lattice l = lattice_of(step, high ? LATTICE_MAX_BITS : bits, seed);
-    uint32_t keyed[LATTICE_BLOCK + 1];
+    _Alignas(64) uint32_t keyed[LATTICE_BLOCK + 1];
     lattice_reconstruct(out, keyed, key ? key : zeros, words, (uint32_t)count, &l);
     uint64_t sum = lattice_hash_pairs(keyed, (uint32_t)count);
     if (step == 0)
@@ -318,92 +336,179 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
 }
 
 /*
- * The rotation: signs, then the Walsh-Hadamard transform in place, log2(size) stages of sums
- * and differences at distances 1, 2, 4, ... Its matrix is symmetric and orthogonal, so the
- * transform is its own inverse. Each element gets the same additions in the same order,
- * whichever loop below computes a stage.
+ * The rotation: signs, then the Walsh-Hadamard transform, log2(size) stages of sums and differences
+ * at distances 1, 2, 4, ... Its matrix is symmetric and orthogonal, so the transform is its own
+ * inverse. Each element gets the same additions in the same order, whichever loop below computes
+ * a stage.
+ *
+ * A whole block passes through memory twice: tile by tile for the stages within a tile, then for
+ * the stages between tiles. The signs are computed in the first pass, or in the last one of the
+ * inverse. The arrays of a tile remain in registers.
  */
 
-enum { ROTATE_TILE = 64 };
+enum { ROTATE_LANES = 16, ROTATE_TILE = 128, ROTATE_ROWS = 8 };
+_Static_assert(LATTICE_BLOCK == ROTATE_ROWS * ROTATE_TILE,
+               "a block has ROTATE_ROWS tiles");
+_Static_assert(ROTATE_TILE == ROTATE_ROWS * ROTATE_LANES,
+               "a tile has ROTATE_ROWS rows");
 
-/* out may be in. A sign is the top bit of a product: it depends on all bits of the factor. */
-CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
-                                uint64_t seed)
+/* Values that do not depend on the element. */
+struct rotation {
+    uint32_t first, second; /* keys of the signs */
+    uint32_t keep, flip;    /* bits to flip in a number that is added, or subtracted */
+};
+
+/* The bits are read at run time. If the compiler knew them, it would drop the operations that flip
+ * nothing, and neighbors would no longer get the same operations, as lanes of vectors must. */
+static const volatile uint32_t rotate_bits[] = {0, 0x80000000u};
+
+static struct rotation rotation_of(uint64_t seed)
 {
-    uint64_t key = splitmix_at(seed, 1);
-    uint32_t first = (uint32_t)key, second = (uint32_t)(key >> 32) | 1;
-    INDEPENDENT
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t h = i * golden + first;
-        h = (h ^ h >> 15) * second;
-        h = (h ^ h >> 16) * 0x7feb352du;
-        out[i] = float_of_bits(bits_of_float(in[i]) ^ (h & 0x80000000u));
+    uint64_t keys = splitmix_at(seed, 1);
+    return (struct rotation){
+        .first = (uint32_t)keys,
+        .second = (uint32_t)(keys >> 32) | 1,
+        .keep = rotate_bits[0],
+        .flip = rotate_bits[1],
+    };
+}
+
+static inline float rotate_flip(float value, uint32_t bits)
+{
+    return float_of_bits(bits_of_float(value) ^ bits);
+}
+
+/* Give a number its sign. `counter` is the first key + index * golden. The sign is the top bit of a
+ * product: it depends on all bits of the factor. */
+static inline float rotate_sign(float value, uint32_t counter, uint32_t second)
+{
+    uint32_t h = (counter ^ counter >> 15) * second;
+    h = (h ^ h >> 16) * 0x7feb352du;
+    return rotate_flip(value, h & 0x80000000u);
+}
+
+/* Compute the stage of a tile at a distance below ROTATE_LANES. Element and partner are added; in
+ * the upper one of the two, the element is subtracted from its partner. */
+INLINE void rotate_lanes(float *restrict out, const float *restrict in,
+                         const size_t distance, const struct rotation *rotation)
+{
+    const struct rotation r = *rotation;
+    for (size_t i = 0; i < ROTATE_TILE; i += ROTATE_LANES) {
+        UNROLLED
+        for (size_t lane = 0; lane < ROTATE_LANES; lane++)
+            out[i + lane] =
+                in[i + (lane ^ distance)] +
+                rotate_flip(in[i + lane], lane & distance ? r.flip : r.keep);
     }
 }
 
-/* Compute one stage. */
-static inline void rotate_stage(float *x, size_t count, size_t stride)
+/* Compute the three stages of a column, which has one element of each row. */
+INLINE void rotate_column(float *row)
 {
-    for (size_t begin = 0; begin < count; begin += 2 * stride) {
-        float *restrict a = x + begin, *restrict b = a + stride;
-        for (size_t i = 0; i < stride; i++) {
-            float sum = a[i] + b[i], difference = a[i] - b[i];
-            a[i] = sum;
-            b[i] = difference;
-        }
-    }
-}
-
-/* Compute two stages, at distances `stride` and 2 `stride`. */
-static inline void rotate_two_stages(float *x, size_t count, size_t stride)
-{
-    for (size_t begin = 0; begin < count; begin += 4 * stride) {
-        float *restrict at = x + begin;
-        for (size_t i = 0; i < stride; i++) {
-            float a = at[i], b = at[i + stride];
-            float c = at[i + 2 * stride], d = at[i + 3 * stride];
-            float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
-            at[i] = ab + cd;
-            at[i + stride] = a_b + c_d;
-            at[i + 2 * stride] = ab - cd;
-            at[i + 3 * stride] = a_b - c_d;
-        }
-    }
-}
-
-/* Compute two stages of neighbors. The bits of an index move down by two places, and the two that
- * were combined move to the top. So the next call combines the next two bits, and after three
- * calls a tile is in order again. Loops over neighbors vectorize in this form. */
-static inline void rotate_neighbors(float *restrict out, const float *restrict in)
-{
-    enum { QUARTER = ROTATE_TILE / 4 };
-    for (size_t i = 0; i < QUARTER; i++) {
-        float a = in[4 * i], b = in[4 * i + 1], c = in[4 * i + 2], d = in[4 * i + 3];
+    for (size_t i = 0; i < ROTATE_ROWS; i += 4) {
+        float a = row[i], b = row[i + 1], c = row[i + 2], d = row[i + 3];
         float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
-        out[i] = ab + cd;
-        out[i + QUARTER] = a_b + c_d;
-        out[i + 2 * QUARTER] = ab - cd;
-        out[i + 3 * QUARTER] = a_b - c_d;
+        row[i] = ab + cd;
+        row[i + 1] = a_b + c_d;
+        row[i + 2] = ab - cd;
+        row[i + 3] = a_b - c_d;
     }
+    for (size_t i = 0; i < 4; i++) {
+        float sum = row[i] + row[i + 4], difference = row[i] - row[i + 4];
+        row[i] = sum;
+        row[i + 4] = difference;
+    }
+}
+
+/* Compute the stages within a tile; `once` is overwritten. */
+INLINE void rotate_tile(float *out, float *restrict once, const struct rotation *r)
+{
+    float twice[ROTATE_TILE];
+    rotate_lanes(twice, once, 1, r);
+    rotate_lanes(once, twice, 2, r);
+    rotate_lanes(twice, once, 4, r);
+    rotate_lanes(once, twice, 8, r);
+    INDEPENDENT
+    for (size_t i = 0; i < ROTATE_LANES; i++) {
+        float row[ROTATE_ROWS];
+        for (size_t k = 0; k < ROTATE_ROWS; k++)
+            row[k] = once[k * ROTATE_LANES + i];
+        rotate_column(row);
+        for (size_t k = 0; k < ROTATE_ROWS; k++)
+            out[k * ROTATE_LANES + i] = row[k];
+    }
+}
+
+/* Rotate a whole block, or rotate it back. out may be in. */
+INLINE void rotate_block(float *out, const float *in, const struct rotation *rotation,
+                         const bool back)
+{
+    const struct rotation r = *rotation;
+    for (size_t begin = 0; begin < LATTICE_BLOCK; begin += ROTATE_TILE) {
+        float tile[ROTATE_TILE];
+        uint32_t counter = r.first + (uint32_t)begin * golden;
+        for (size_t i = 0; i < ROTATE_TILE; i++)
+            tile[i] = back ? in[begin + i]
+                           : rotate_sign(in[begin + i], counter + (uint32_t)i * golden,
+                                         r.second);
+        rotate_tile(out + begin, tile, &r);
+    }
+    INDEPENDENT
+    for (size_t i = 0; i < ROTATE_TILE; i++) {
+        float row[ROTATE_ROWS];
+        for (size_t k = 0; k < ROTATE_ROWS; k++)
+            row[k] = out[k * ROTATE_TILE + i];
+        rotate_column(row);
+        for (size_t k = 0; k < ROTATE_ROWS; k++) {
+            uint32_t counter = r.first + (uint32_t)(k * ROTATE_TILE) * golden;
+            float scaled = row[k] * 0x1p-5f;
+            out[k * ROTATE_TILE + i] =
+                back ? rotate_sign(scaled, counter + (uint32_t)i * golden, r.second)
+                     : scaled;
+        }
+    }
+}
+
+CLONES_V4 static void rotate_whole(float *out, const float *in,
+                                   const struct rotation *r)
+{
+    rotate_block(out, in, r, false);
+}
+
+CLONES_V4 static void rotate_whole_back(float *x, const struct rotation *r)
+{
+    rotate_block(x, x, r, true);
+}
+
+/* The last block of a vector may be shorter. */
+
+CLONES static void rotate_signs(float *out, const float *in, uint32_t count,
+                                const struct rotation *rotation)
+{
+    const struct rotation r = *rotation;
+    INDEPENDENT
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = rotate_sign(in[i], r.first + i * golden, r.second);
 }
 
 /* Transform a block whose size is a power of two. */
-CLONES_V4 static void rotate_part(float *x, size_t count)
+CLONES_V4 static void rotate_part(float *x, size_t count, const struct rotation *r)
 {
-    float once[ROTATE_TILE], twice[ROTATE_TILE];
-    size_t stride = 1;
-    if (count >= ROTATE_TILE) {
-        for (size_t begin = 0; begin < count; begin += ROTATE_TILE) {
-            rotate_neighbors(once, x + begin);
-            rotate_neighbors(twice, once);
-            rotate_neighbors(x + begin, twice);
-        }
-        stride = ROTATE_TILE;
+    size_t stride = count < ROTATE_TILE ? 1 : ROTATE_TILE;
+    for (size_t begin = 0; begin + ROTATE_TILE <= count; begin += ROTATE_TILE) {
+        float tile[ROTATE_TILE];
+        memcpy(tile, x + begin, sizeof tile);
+        rotate_tile(x + begin, tile, r);
     }
-    for (; 4 * stride <= count; stride *= 4)
-        rotate_two_stages(x, count, stride);
-    if (stride < count)
-        rotate_stage(x, count, stride);
+    for (; stride < count; stride *= 2)
+        for (size_t begin = 0; begin < count; begin += 2 * stride) {
+            float *restrict a = x + begin, *restrict b = a + stride;
+            for (size_t i = 0; i < stride; i++) {
+                float sum = a[i] + b[i], difference = a[i] - b[i];
+                a[i] = sum;
+                b[i] = difference;
+            }
+        }
     float norm = 1; /* becomes 1 / sqrt(count), correctly rounded */
     size_t rest = count;
     for (; rest >= 4; rest /= 4)
@@ -415,23 +520,33 @@ CLONES_V4 static void rotate_part(float *x, size_t count)
 }
 
 /* Transform part by part, each the largest power of two that is left. */
-static void rotate_parts(float *x, size_t count)
+static void rotate_parts(float *x, size_t count, const struct rotation *r)
 {
-    for (size_t part = LATTICE_BLOCK; part; part /= 2)
+    for (size_t part = LATTICE_BLOCK / 2; part; part /= 2)
         if (count & part) {
-            rotate_part(x, part);
+            rotate_part(x, part, r);
             x += part;
         }
 }
 
 void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed)
 {
-    rotate_signs(out, in, (uint32_t)count, seed);
-    rotate_parts(out, count);
+    struct rotation r = rotation_of(seed);
+    if (count == LATTICE_BLOCK) {
+        rotate_whole(out, in, &r);
+        return;
+    }
+    rotate_signs(out, in, (uint32_t)count, &r);
+    rotate_parts(out, count, &r);
 }
 
 void lattice_rotate_back(float *x, size_t count, uint64_t seed)
 {
-    rotate_parts(x, count);
-    rotate_signs(x, x, (uint32_t)count, seed);
+    struct rotation r = rotation_of(seed);
+    if (count == LATTICE_BLOCK) {
+        rotate_whole_back(x, &r);
+        return;
+    }
+    rotate_parts(x, count, &r);
+    rotate_signs(x, x, (uint32_t)count, &r);
 }

@@ -111,6 +111,6 @@ static inline size_t plane_bytes(size_t count, int width)
 /* Write bits [shift, shift + width) of each of 16 x lanes words; 0 <= width <= 16. */
 void plane_pack(void *plane, const uint16_t *words, size_t lanes, int shift, int width);
 
-/* Set the bits of the words (|=) from a plane. */
+/* Set the words from a plane (shift 0), or add the bits of another plane (|=). */
 void plane_unpack(uint16_t *words, const void *plane, size_t lanes, int shift,
                   int width);
