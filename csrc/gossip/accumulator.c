@@ -37,7 +37,8 @@ static size_t accumulator_sums_at(const struct gossip_layout *layout, size_t fir
     return layout->sums_at + first * layout->sum;
 }
 
-int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first)
+int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first,
+                    const void *delta)
 {
     const struct gossip_layout *layout = &memory->layout;
     struct window *window = memory->window;
@@ -45,14 +46,14 @@ int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first)
     if (peer != window->rank)
         memory->stats.bytes_written += gossip_chunk_length(layout, first) * layout->sum;
     return window->ops->access(window, WINDOW_ADD, peer,
-                               accumulator_sums_at(layout, first), memory->change, NULL,
+                               accumulator_sums_at(layout, first), delta, NULL,
                                layout->held, gossip_chunk_length(layout, first))
                ?: window->ops->complete(window, peer);
 }
 
 static int accumulator_give(struct gossip_memory *memory, uint32_t peer, size_t first)
 {
-    return accumulator_add(memory, peer, first)
+    return accumulator_add(memory, peer, first, memory->change)
                ?: memory->window->ops->flush(memory->window, peer);
 }
 
@@ -149,14 +150,14 @@ static struct gossip_model exchange_part(const struct gossip_layout *layout,
     return part;
 }
 
-/* Store elements of 16 bits that were moved in float32 (memory->ours), rounded. memory->change
- * becomes what they really lost: the difference between before and after. */
+/* Store elements of 16 bits that were moved in float32 (memory->ours), rounded. `change` becomes
+ * what they really lost: the difference between before and after. It may be memory->theirs. */
 static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_model p,
-                                  size_t count)
+                                  float *change, size_t count)
 {
     const struct gossip_layout *layout = &memory->layout;
     const float most = 65504;
-    float *before = memory->theirs, *after = memory->ours, *change = memory->change;
+    float *before = memory->theirs, *after = memory->ours;
     gossip_widen(layout, before, p.x, count);
     /* Keep what exceeds float16 at its largest number; the rest stays in the sum. */
     for (size_t i = 0; layout->dtype == PCOLL_FLOAT16 && i < count; i++)
@@ -174,23 +175,26 @@ static void exchange_round_narrow(struct gossip_memory *memory, struct gossip_mo
     gossip_narrow(layout, p.momentum, after, count);
 }
 
-/* Move p toward memory->theirs, or add memory->change to it (weight NULL). memory->change becomes
- * what p loses. */
-static void exchange_move(struct gossip_memory *memory, struct gossip_model p,
-                          const double *weight, size_t count)
+/* Move p toward memory->theirs, or add memory->change to it (weight NULL). What p loses
+ * overwrites the buffer that was read, so that a chunk takes up less of the core's cache. Return
+ * that buffer. */
+static const void *exchange_move(struct gossip_memory *memory, struct gossip_model p,
+                                 const double *weight, size_t count)
 {
     const struct gossip_layout *layout = &memory->layout;
     bool narrow = layout->dtype != layout->held;
     void *x = narrow ? memory->ours : p.x, *momentum = narrow ? NULL : p.momentum;
+    void *change = weight ? memory->theirs : memory->change;
     if (narrow)
         gossip_widen(layout, x, p.x, count);
     if (weight)
-        model_average(layout->held, x, memory->theirs, momentum, memory->change,
-                      *weight, p.ratio, count);
+        model_average(layout->held, x, memory->theirs, momentum, change, *weight,
+                      p.ratio, count);
     else
-        model_collect(layout->held, x, momentum, memory->change, p.ratio, count);
+        model_collect(layout->held, x, momentum, change, p.ratio, count);
     if (narrow)
-        exchange_round_narrow(memory, p, count);
+        exchange_round_narrow(memory, p, change, count);
+    return change;
 }
 
 static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
@@ -218,8 +222,7 @@ static int exchange_average_chunk(struct gossip_memory *memory, uint32_t peer,
             model_scale(layout->held, memory->change, memory->taken, count);
         model_collect(layout->held, memory->theirs, NULL, memory->change, 1, count);
     }
-    exchange_move(memory, p, &weight, count);
-    rc = accumulator_add(memory, peer, first);
+    rc = accumulator_add(memory, peer, first, exchange_move(memory, p, &weight, count));
     MOMENT("chunk given");
     return rc;
 }
@@ -263,10 +266,10 @@ int exchange_collect(struct gossip_memory *memory, const struct gossip_model *ow
         rc = accumulator_query(memory, rank, first);
         if (rc != PCOLL_OK)
             return rc;
-        exchange_move(memory, exchange_part(layout, own, first), NULL,
-                      gossip_chunk_length(layout, first));
+        const void *change = exchange_move(memory, exchange_part(layout, own, first),
+                                           NULL, gossip_chunk_length(layout, first));
         MOMENT("chunk collected");
-        rc = accumulator_add(memory, rank, first);
+        rc = accumulator_add(memory, rank, first, change);
     }
     MOMENT("all collected");
     if (rc == PCOLL_OK && *deltas)

@@ -382,8 +382,9 @@ int queue_settle(struct gossip_memory *memory);
  * accumulator_landed has to follow. *uncollected: deltas there before it. */
 int accumulator_reserve(struct gossip_memory *memory, uint32_t peer, uint32_t cap,
                         int64_t *uncollected, int32_t *reserved);
-/* Add memory->change to the sums of a rank for the chunk that begins at element `first`. */
-int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first);
+/* Add `delta` (held dtype) to the sums of a rank for the chunk that begins at element `first`. */
+int accumulator_add(struct gossip_memory *memory, uint32_t peer, size_t first,
+                    const void *delta);
 /* Raise LANDED, after all chunks have arrived. */
 int accumulator_landed(struct gossip_memory *memory, uint32_t peer);
 

@@ -247,7 +247,7 @@ static void break_gossip(void)
         accumulator_reserve(&memory, 0, 1, &uncollected, &reserved);
     }
     if (memory_breaks("accumulator.c"))
-        accumulator_add(&memory, 1, 1);
+        accumulator_add(&memory, 1, 1, memory.change);
     if (memory_breaks("accumulator.c"))
         accumulator_query(&memory, 0, 1);
     if (memory_breaks("gossip_models.c")) {

@@ -112,7 +112,7 @@ static void give(struct rank *r, uint32_t peer)
             ((double *)r->memory.change)[i] = 1;
             r->model[first + i] -= 1;
         }
-        EXPECT_OK(accumulator_add(&r->memory, peer, first));
+        EXPECT_OK(accumulator_add(&r->memory, peer, first, r->memory.change));
     }
     if (reserved)
         EXPECT_OK(accumulator_landed(&r->memory, peer));

@@ -63,12 +63,12 @@ MUTANTS = [
         "gossip/accumulator.c",
         "    if (rc != PCOLL_OK || !whole)\n        return rc;",
         "    if (rc != PCOLL_OK)\n        return rc;\n"
-        "    if (!whole)\n        return accumulator_add(memory, peer, first);",
+        "    if (!whole)\n        return accumulator_add(memory, peer, first, memory->change);",
     ),
     Mutant(
         "what was collected is not taken off the sum",
         "gossip/accumulator.c",
-        "rc = accumulator_add(memory, rank, first);",
+        "rc = accumulator_add(memory, rank, first, change);",
         "rc = PCOLL_OK;",
     ),
     Mutant(

@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant(
         "simulated: what was collected is not taken off the sum",
         "gossip/accumulator.c",
-        "rc = accumulator_add(memory, rank, first);",
+        "rc = accumulator_add(memory, rank, first, change);",
         "rc = PCOLL_OK;",
         program="simulator",
     ),
