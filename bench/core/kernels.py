@@ -39,28 +39,33 @@ def flags() -> list[str]:
 
 
 def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
-    """Return the bytes of the widest vectors that the loop of each function uses; 0: none. The
-    preprocessed source is compiled with one function on a line. Clones are removed; functions that
-    had clones, which are the hot ones, are marked."""
+    """Return the bytes of the widest vectors that the loops of each function use; 0: none. The
+    preprocessed source is compiled with functions at the beginning of a line. Clones are removed;
+    functions that had clones, which are the hot ones, are marked. A function that is always inlined
+    into them counts if one of its loops uses vectors: others are unrolled, in a loop that does."""
     command = [CC, *options, "-E", "-P", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)
+    text = re.sub(r"(?=\bstatic inline __attribute__)", "\n", text)
     text = re.sub(r"__attribute__\s*\(\(target_clones\([^)]*\)\)\)\s*", "\n" + HOT, text)
-    owner, lines = "", {}
+    owner, hot, lines, loops = "", None, {}, set()
     for number, line in enumerate(text.split("\n"), 1):
-        found = re.match(r"(/\*hot\*/)?static \w+ (\w+)\(", line)
+        found = re.match(r"(/\*hot\*/)?static (inline __attr\S+ )?\w+ (\w+)\(", line)
         if found:
-            owner = found.group(2) if found.group(1) else ""
+            hot, inlined, name = found.groups()
+            owner = name if hot or inlined else ""
         lines[number] = owner
+        if "for (" in line and hot:
+            loops.add(owner)
     copy = folder / source.name
     copy.write_text(text)
     command = [CC, *options, "-w", "-fopt-info-vec-optimized", "-c", str(copy), "-o", os.devnull]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    widest = dict.fromkeys(filter(None, lines.values()), 0)
+    widest = dict.fromkeys(filter(None, loops), 0)
     for line, width in re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+)", said):
         name = lines[int(line)]
         if name:
-            widest[name] = max(widest[name], int(width))
+            widest[name] = max(widest.get(name, 0), int(width))
     return widest
 
 
