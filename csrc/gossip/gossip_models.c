@@ -87,7 +87,7 @@ static bool slot_decode(struct gossip_memory *memory, size_t block, size_t lengt
             length, note->step, block_seed, layout->bits, low, high, note->hash))
         return false;
     if (memory->rotate)
-        lattice_rotate_back(memory->block, length, block_seed);
+        lattice_rotate_back(memory->block, memory->block, length, block_seed);
     lattice_form_of(layout->held).narrow(out, memory->block, length);
     return true;
 }

@@ -428,7 +428,7 @@ static void check_rotation(size_t count, uint64_t seed)
     EXPECT(fabs(dot(rx, rx, count) - dot(x, x, count)) < allowed &&
                fabs(dot(rx, ry, count) - dot(x, y, count)) < allowed,
            "%zu elements", count);
-    lattice_rotate_back(rx, count, seed);
+    lattice_rotate_back(rx, rx, count, seed);
     for (size_t i = 0; i < count; i++)
         EXPECT(fabsf(rx[i] - x[i]) < 1e-5f, "%zu elements: %zu is %g, was %g", count, i,
                (double)rx[i], (double)x[i]);
@@ -560,7 +560,7 @@ static uint64_t digest_block(struct draw *d, uint64_t sum, size_t count, int bit
     struct coded c =
         encode(x, count, lattice_step(numbers[0], numbers[1], bits, false), 11, bits);
     EXPECT(decode(&c, key, false, y), "%zu elements of %d bits", count, bits);
-    lattice_rotate_back(y, count, 3);
+    lattice_rotate_back(y, y, count, 3);
     sum = digest(sum, numbers, sizeof numbers);
     sum = digest(sum, c.low, plane_bytes(count, bits));
     sum = digest(sum, c.high, plane_bytes(count, 16 - bits));

@@ -351,8 +351,8 @@ static void lattice_approach(int dtype, void *x, float *y, size_t count, double 
 }
 
 /* Decode all blocks into a vector, or move the vector towards them (weight). key may be NULL. A
- * block is decoded in place if the vector has the form in which blocks are decoded, but not over a
- * key that the high plane may need. */
+ * block is decoded in place, or rotated back to its place, if the vector has the form in which
+ * blocks are decoded, but it is not decoded over a key that the high plane may need. */
 static int lattice_decode_all(const void *payload, uint64_t bytes, const void *key,
                               void *vector, const double *weight, uint8_t *failed,
                               uint64_t *failures)
@@ -363,24 +363,24 @@ static int lattice_decode_all(const void *payload, uint64_t bytes, const void *k
         fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &layout);
     if (rc)
         return rc;
-    bool direct = !weight && l->dtype == PCOLL_FLOAT32 && !l->rotate &&
-                  !(l->high && key == vector);
+    bool same_form = !weight && l->dtype == PCOLL_FLOAT32;
+    bool direct = same_form && !l->rotate && !(l->high && key == vector);
     *failures = 0;
     for (uint64_t i = 0; i < layout.blocks; i++) {
         _Alignas(64) float room[LATTICE_BLOCK], decoded[LATTICE_BLOCK];
         struct lattice_block b = lattice_block_of(l, i);
         char *at = (char *)vector + b.offset;
-        float *into = direct ? (float *)(void *)at : decoded;
+        float *place = (float *)(void *)at, *into = direct ? place : decoded;
         failed[i] = !lattice_decode_block(&layout, payload, &b,
                                           lattice_load_of(l, &b, key, room), into);
         *failures += failed[i];
         if (failed[i])
             continue;
         if (l->rotate)
-            lattice_rotate_back(into, b.count, b.seed);
+            lattice_rotate_back(same_form ? place : decoded, into, b.count, b.seed);
         if (weight)
             lattice_approach(l->dtype, at, decoded, b.count, *weight);
-        else if (!direct)
+        else if (!direct && !(same_form && l->rotate))
             lattice_form_of(l->dtype).narrow(at, decoded, b.count);
     }
     return PCOLL_OK;

@@ -475,9 +475,10 @@ CLONES_V4 static void rotate_whole(float *out, const float *in,
     rotate_block(out, in, r, false);
 }
 
-CLONES_V4 static void rotate_whole_back(float *x, const struct rotation *r)
+CLONES_V4 static void rotate_whole_back(float *out, const float *in,
+                                        const struct rotation *r)
 {
-    rotate_block(x, x, r, true);
+    rotate_block(out, in, r, true);
 }
 
 /* The last block of a vector may be shorter. */
@@ -540,13 +541,14 @@ void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed)
     rotate_parts(out, count, &r);
 }
 
-void lattice_rotate_back(float *x, size_t count, uint64_t seed)
+void lattice_rotate_back(float *out, const float *in, size_t count, uint64_t seed)
 {
     struct rotation r = rotation_of(seed);
     if (count == LATTICE_BLOCK) {
-        rotate_whole_back(x, &r);
+        rotate_whole_back(out, in, &r);
         return;
     }
-    rotate_parts(x, count, &r);
-    rotate_signs(x, x, (uint32_t)count, &r);
+    memmove(out, in, count * sizeof *out);
+    rotate_parts(out, count, &r);
+    rotate_signs(out, out, (uint32_t)count, &r);
 }

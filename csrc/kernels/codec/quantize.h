@@ -82,10 +82,9 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
 
 /* Rotate a block: signs from the seed, then an orthonormal Hadamard transform, which spreads an
  * outlier over the block. If count is not a power of two, its binary parts (1000: 512, 256, 128,
- * 64, 32, 8) are rotated one by one. out may be in. The inverse works in place and is exact up to
- * rounding. */
+ * 64, 32, 8) are rotated one by one. The inverse is exact up to rounding. out may be in. */
 void lattice_rotate(float *out, const float *in, size_t count, uint64_t seed);
-void lattice_rotate_back(float *x, size_t count, uint64_t seed);
+void lattice_rotate_back(float *out, const float *in, size_t count, uint64_t seed);
 
 /*
  * Planes: `width` bits of every 16-bit word. The layout suits loops that vectorize for every
