@@ -129,15 +129,15 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
     a->start = sched_event(s, "start");
     a->force = forced ? sched_event(s, "force") : a->start;
     a->edges = activation_edges(size);
+    a->from = a->start + 1 + forced;
     for (int k = 0; k < a->edges; k++)
-        a->from[k] = sched_control_recv(s, "activated",
-                                        (int)activation_source(rank, size, k), k);
+        sched_control_recv(s, "activated", (int)activation_source(rank, size, k), k);
     for (int k = 0; k < a->edges; k++) {
         int target = (int)((rank + ((uint64_t)1 << k)) % size);
         int out = sched_control_send(s, "activate", target, k);
         sched_after(s, out, a->force);
         for (int j = 0; j < k; j++)
-            sched_after(s, out, a->from[j]);
+            sched_after(s, out, a->from + j);
         sched_op(s, out)->need = 1;
     }
     a->active = sched_nop(s, "active");
@@ -145,7 +145,7 @@ void build_activation(struct sched *s, uint32_t rank, uint32_t size, bool forced
     if (forced)
         sched_after(s, a->active, a->force);
     for (int k = 0; k < a->edges; k++)
-        sched_after(s, a->active, a->from[k]);
+        sched_after(s, a->active, a->from + k);
     sched_op(s, a->active)->need = 1;
 }
 

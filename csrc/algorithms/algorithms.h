@@ -27,7 +27,7 @@ struct activation {
     int force;  /* Event: the same, and it activates the others. It may equal start. */
     int active; /* The round is active here (N1). The data part follows it. */
     int edges;
-    int from[MAX_ACTIVATION_EDGES]; /* By in-edge: the control receive. */
+    int from; /* The control receive of in-edge 0. Those of the others follow. */
 };
 
 /* Build the broadcast of an activation from any endpoint to all, in ceil(log2 P) hops at

@@ -25,7 +25,7 @@ static int control_decode_edge(const struct endpoint *endpoint, const struct con
 {
     const struct activation *a = &endpoint->activation;
     if (!endpoint->drives || c->edge >= a->edges ||
-        m->source != (uint32_t)endpoint->sched->ops[a->from[c->edge]].peer)
+        m->source != (uint32_t)endpoint->sched->ops[a->from + c->edge].peer)
         return control_refuse(c, m->source, "its edge");
     m->edge = c->edge;
     return PCOLL_OK;

@@ -596,7 +596,7 @@ static int endpoint_take_activation(struct endpoint *endpoint,
                   m->round >= endpoint->closing_rounds;
     if (beyond ||
         engine_complete(&endpoint->engine, m->round,
-                        endpoint->activation.from[m->edge]) == ENGINE_IMPOSSIBLE)
+                        endpoint->activation.from + (int)m->edge) == ENGINE_IMPOSSIBLE)
         return fail(PCOLL_EPROTOCOL, "rank %u activates round %llu in round %llu",
                     m->source, (unsigned long long)m->round,
                     (unsigned long long)endpoint->engine.current);

@@ -48,7 +48,7 @@ int sched_add(struct sched *s, struct op op)
 {
     CHECK(op.label);
     s->failed = s->failed || s->committed ||
-                !sched_make_room(&s->ops, s->count, &s->capacity, sizeof *s->ops);
+                !sched_make_room(&s->ops, s->count + 1, &s->capacity, sizeof *s->ops);
     if (s->failed)
         return -1;
     s->ops[s->count] = op;
@@ -65,7 +65,7 @@ int sched_add_message(struct sched *s, enum op_kind kind, enum op_class class,
                                     .peer = peer,
                                     .edge = edge,
                                     .out = kind == OP_RECV ? buffer : -1,
-                                    .a = kind == OP_SEND ? buffer : -1,
+                                    .a = kind == OP_SEND ? (int8_t)buffer : -1,
                                     .b = -1});
 }
 
@@ -78,8 +78,8 @@ int sched_add_local(struct sched *s, enum op_kind kind, enum op_class class,
                                     .peer = -1,
                                     .edge = -1,
                                     .out = out,
-                                    .a = a,
-                                    .b = b});
+                                    .a = (int8_t)a,
+                                    .b = (int8_t)b});
 }
 
 static bool sched_knows(const struct sched *s, int op)
@@ -113,25 +113,25 @@ void sched_end(struct sched *s, int op)
     s->end = op;
 }
 
-/* Sort the edges by source into one array (counting sort). */
+/* Sort the edges by source into one array (counting sort): first count the successors of each
+ * operation, then find where they end, then fill them in from the last one on. */
 static int sched_index_successors(struct sched *s)
 {
+    free(s->successor);
     s->successor = calloc(s->edge_count ? s->edge_count : 1, sizeof *s->successor);
     if (!s->successor)
         return fail(PCOLL_ENOMEM, "no memory for a schedule of %u edges",
                     s->edge_count);
+    for (uint32_t i = 0; i < s->count; i++)
+        s->ops[i].first_successor = 0;
     for (uint32_t i = 0; i < s->edge_count; i++)
-        s->ops[s->edges[i].from].successors++;
-    uint32_t next = 0;
-    for (uint32_t i = 0; i < s->count; i++) {
-        s->ops[i].first_successor = next;
-        next += s->ops[i].successors;
-        s->ops[i].successors = 0;
-    }
-    for (uint32_t i = 0; i < s->edge_count; i++) {
-        struct op *from = &s->ops[s->edges[i].from];
-        s->successor[from->first_successor + from->successors++] = s->edges[i].to;
-    }
+        s->ops[s->edges[i].from].first_successor++;
+    for (uint32_t i = 1; i < s->count; i++)
+        s->ops[i].first_successor += s->ops[i - 1].first_successor;
+    for (uint32_t i = s->edge_count; i-- > 0;)
+        s->successor[--s->ops[s->edges[i].from].first_successor] = s->edges[i].to;
+    if (s->ops)
+        s->ops[s->count] = (struct op){.first_successor = s->edge_count};
     return PCOLL_OK;
 }
 
@@ -168,11 +168,9 @@ uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing)
     }
     while (head < tail) {
         const struct op *op = &s->ops[order[head++]];
-        for (uint32_t i = 0; i < op->successors; i++) {
-            uint32_t next = s->successor[op->first_successor + i];
-            if (--missing[next] == 0)
-                order[tail++] = next;
-        }
+        for (uint32_t i = op->first_successor; i < op[1].first_successor; i++)
+            if (--missing[s->successor[i]] == 0)
+                order[tail++] = s->successor[i];
     }
     return tail;
 }
@@ -223,14 +221,6 @@ void sched_map_peers(struct sched *s, const uint32_t *map)
             s->ops[i].peer = (int)map[s->ops[i].peer];
 }
 
-/* Give back the memory of an array beyond its items. */
-static void *sched_fit(void *items, uint32_t count, uint32_t *capacity, size_t each)
-{
-    void *fitting = realloc(items, (count ? count : 1) * each);
-    *capacity = fitting ? count : *capacity;
-    return fitting ? fitting : items;
-}
-
 int sched_commit(struct sched *s)
 {
     CHECK(s->count <= s->capacity);
@@ -251,10 +241,14 @@ int sched_commit(struct sched *s)
             return rc;
     }
     rc = sched_index_successors(s) ?: sched_check_acyclic(s);
-    s->ops = sched_fit(s->ops, s->count, &s->capacity, sizeof *s->ops);
-    s->edges = sched_fit(s->edges, s->edge_count, &s->edge_capacity, sizeof *s->edges);
-    s->committed = rc == PCOLL_OK;
-    return rc;
+    if (rc != PCOLL_OK)
+        return rc;
+    free(s->edges);
+    s->edges = NULL;
+    void *fitting = realloc(s->ops, (s->count + 1) * sizeof *s->ops);
+    s->ops = fitting ? fitting : s->ops;
+    s->committed = true;
+    return PCOLL_OK;
 }
 
 /* Printing as text and as Graphviz DOT. */
@@ -292,12 +286,13 @@ static void sched_print_predecessors(FILE *out, const struct sched *s, uint32_t 
         return;
     fprintf(out, "  after %u of {", op->need);
     const char *comma = "";
-    for (uint32_t i = 0; i < s->edge_count; i++) {
-        if (s->edges[i].to != id)
-            continue;
-        fprintf(out, "%s%u", comma, s->edges[i].from);
-        comma = ", ";
-    }
+    for (uint32_t from = 0; from < s->count; from++)
+        for (uint32_t i = s->ops[from].first_successor;
+             i < s->ops[from + 1].first_successor; i++)
+            if (s->successor[i] == id) {
+                fprintf(out, "%s%u", comma, from);
+                comma = ", ";
+            }
     fprintf(out, "}");
 }
 
@@ -320,16 +315,20 @@ static void sched_print_graph(FILE *out, const struct sched *s, bool dot)
         fprintf(out, "\"%s%s];\n", op->kind == OP_NOP ? ", shape=ellipse" : "",
                 ends ? ", peripheries=2" : "");
     }
-    for (uint32_t i = 0; dot && i < s->edge_count; i++)
-        fprintf(out, "  o%u -> o%u;\n", s->edges[i].from, s->edges[i].to);
+    for (uint32_t from = 0; dot && from < s->count; from++)
+        for (uint32_t i = s->ops[from].first_successor;
+             i < s->ops[from + 1].first_successor; i++)
+            fprintf(out, "  o%u -> o%u;\n", from, s->successor[i]);
     if (dot)
         fprintf(out, "}\n");
 }
 
-static FILE *sched_open_text(char **text, size_t *size)
+/* A schedule that is not committed has no index of its edges yet. */
+static FILE *sched_open_text(struct sched *s, char **text, size_t *size)
 {
     *text = NULL;
-    return open_memstream(text, size);
+    bool indexed = s->committed || sched_index_successors(s) == PCOLL_OK;
+    return indexed ? open_memstream(text, size) : NULL;
 }
 
 static int sched_close_text(FILE *out, char *const *text)
@@ -339,14 +338,14 @@ static int sched_close_text(FILE *out, char *const *text)
     return out && *text ? PCOLL_OK : fail(PCOLL_ENOMEM, "no memory for a text");
 }
 
-int sched_print(const struct sched *s, const char *format, char **text)
+int sched_print(struct sched *s, const char *format, char **text)
 {
     size_t size;
     bool dot = !strcmp(format, "dot");
     if (!dot && strcmp(format, "text") != 0)
         return fail(PCOLL_EINVAL, "format: expected \"text\" or \"dot\", got \"%.50s\"",
                     format);
-    FILE *out = sched_open_text(text, &size);
+    FILE *out = sched_open_text(s, text, &size);
     if (out)
         sched_print_graph(out, s, dot);
     return sched_close_text(out, text);
@@ -354,7 +353,7 @@ int sched_print(const struct sched *s, const char *format, char **text)
 
 /* GOAL (docs/schedules.md) knows AND only: a gate of k of n becomes one of n of n. Operations that
  * others complete (events) take no time. */
-int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
+int sched_goal(struct sched *s, uint32_t rank, double ns_per_byte,
                struct goal_cost (*cost)(const void *arg, int op), const void *arg,
                char **text)
 {
@@ -362,7 +361,7 @@ int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
     if (!(ns_per_byte >= 0 && ns_per_byte <= PCOLL_LONGEST_TIME))
         return fail(PCOLL_EINVAL, "ns_per_byte: expected 0 to %g, got %g",
                     PCOLL_LONGEST_TIME, ns_per_byte);
-    FILE *out = sched_open_text(text, &size);
+    FILE *out = sched_open_text(s, text, &size);
     if (out)
         fprintf(out, "rank %u {\n", rank);
     for (uint32_t i = 0; out && i < s->count; i++) {
@@ -380,8 +379,10 @@ int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
             fprintf(out, "l%u: calc %" PRIu64 "\n", i + 1,
                     (uint64_t)c.time + (uint64_t)((double)c.bytes * ns_per_byte));
     }
-    for (uint32_t i = 0; out && i < s->edge_count; i++)
-        fprintf(out, "l%u requires l%u\n", s->edges[i].to + 1, s->edges[i].from + 1);
+    for (uint32_t from = 0; out && from < s->count; from++)
+        for (uint32_t i = s->ops[from].first_successor;
+             i < s->ops[from + 1].first_successor; i++)
+            fprintf(out, "l%u requires l%u\n", s->successor[i] + 1, from + 1);
     if (out)
         fprintf(out, "}\n");
     return sched_close_text(out, text);
@@ -415,16 +416,16 @@ int engine_init(struct engine *e, const struct sched *s)
 {
     CHECK(s->committed);
     *e = (struct engine){.sched = s};
-    for (int i = 0; i < 2; i++) {
-        struct instance *in = &e->instances[i];
-        in->ops = calloc(s->count, sizeof *in->ops);
-        in->ready = calloc(s->count, sizeof *in->ready);
-        if (!in->ops || !in->ready) {
-            engine_destroy(e);
-            return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
-                        s->count);
-        }
-        engine_arm(s, in);
+    struct op_progress *ops =
+        calloc(2 * (size_t)s->count, sizeof *ops + sizeof(uint32_t));
+    if (!ops)
+        return fail(PCOLL_ENOMEM, "no memory for a schedule of %u operations",
+                    s->count);
+    uint32_t *ready = (uint32_t *)(ops + 2 * (size_t)s->count);
+    for (uint32_t i = 0; i < 2; i++) {
+        e->instances[i].ops = ops + (size_t)i * s->count;
+        e->instances[i].ready = ready + (size_t)i * s->count;
+        engine_arm(s, &e->instances[i]);
     }
     return PCOLL_OK;
 }
@@ -432,11 +433,8 @@ int engine_init(struct engine *e, const struct sched *s)
 void engine_destroy(struct engine *e)
 {
     CHECK(!e->instances[0].ops || e->sched);
-    for (int i = 0; i < 2; i++) {
-        free(e->instances[i].ops);
-        free(e->instances[i].ready);
-        e->instances[i] = (struct instance){0};
-    }
+    free(e->instances[0].ops);
+    e->instances[0] = e->instances[1] = (struct instance){0};
 }
 
 /* Complete an operation: count it at its successors, and make those ready whose gate opens now. */
@@ -445,8 +443,8 @@ static void engine_finish(const struct sched *s, struct instance *in, uint32_t i
     CHECK(in->ops[id].state != OP_DONE);
     const struct op *op = &s->ops[id];
     in->ops[id].state = OP_DONE;
-    for (uint32_t i = 0; i < op->successors; i++) {
-        uint32_t next = s->successor[op->first_successor + i];
+    for (uint32_t i = op->first_successor; i < op[1].first_successor; i++) {
+        uint32_t next = s->successor[i];
         struct op_progress *p = &in->ops[next];
         CHECK(p->done_preds < s->ops[next].preds);
         if (++p->done_preds == s->ops[next].need && p->state == OP_WAITING)

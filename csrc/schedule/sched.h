@@ -33,24 +33,29 @@ struct slice {
 /* The place of the round's header in a message. */
 enum header_place { HEADER_AFTER, HEADER_BEFORE, HEADER_NONE };
 
+/* A schedule of many ranks has many operations: this struct has 48 bytes. */
 struct op {
-    enum op_kind kind;
-    enum op_class class;
     const char *label; /* static text */
     int peer;          /* SEND, RECV: endpoint */
     int edge;          /* SEND, RECV: distinguishes messages of a pair of endpoints */
-    int out, a, b;     /* buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a;
-                          NATIVE: the part */
+    /* Buffers. REDUCE: out = a (+) b; COPY, RECV: out; SEND: a; NATIVE: out is the part. */
+    int out;
+    int8_t a, b;
+    enum op_kind kind : 4;
+    enum op_class class : 4;
+    enum header_place header : 8; /* SEND, RECV */
     struct slice slice;
-    enum header_place header;             /* SEND, RECV */
-    uint32_t need;                        /* k of the gate */
-    uint32_t preds;                       /* n of the gate: number of predecessors */
-    uint32_t first_successor, successors; /* into sched.successor, after commit */
+    uint32_t need;  /* k of the gate */
+    uint32_t preds; /* n of the gate: number of predecessors */
+    uint32_t
+        first_successor; /* Into sched.successor. Those of the next operation follow. */
 };
 
 struct sched {
-    struct op *ops;
+    struct op
+        *ops; /* One more than `count`: its first successor is the end of the array. */
     uint32_t count, capacity;
+    /* The edges as they were added, until the commit, which needs them by source only. */
     struct sched_edge {
         uint32_t from, to;
     } *edges;
@@ -117,7 +122,7 @@ uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
 
 /* Print the schedule as text, one operation a line ("text"), or as Graphviz DOT ("dot"); the caller
  * frees the text. PCOLL_EINVAL: another format; PCOLL_ENOMEM. */
-int sched_print(const struct sched *s, const char *format, char **text);
+int sched_print(struct sched *s, const char *format, char **text);
 
 /* The properties of an operation that GOAL needs besides its dependencies. */
 struct goal_cost {
@@ -127,7 +132,7 @@ struct goal_cost {
 };
 /* Print the schedule of a rank in GOAL, the format that LogGOPSim and related simulators read
  * (Hoefler, Schneider, Lumsdaine, HPDC 2010). Copying or reducing a byte takes ns_per_byte. */
-int sched_goal(const struct sched *s, uint32_t rank, double ns_per_byte,
+int sched_goal(struct sched *s, uint32_t rank, double ns_per_byte,
                struct goal_cost (*cost)(const void *arg, int op), const void *arg,
                char **text);
 
@@ -151,12 +156,12 @@ const char *op_kind_name(enum op_kind kind);
 enum op_state { OP_WAITING, OP_READY, OP_RUNNING, OP_DONE };
 
 struct op_progress {
-    uint32_t done_preds;
-    enum op_state state;
+    uint32_t done_preds : 30;
+    enum op_state state : 2;
 };
 
 struct instance {
-    struct op_progress *ops;
+    struct op_progress *ops; /* The first one's: all memory of the engine. */
     uint32_t *ready; /* each operation enters once a round: `count` entries suffice */
     uint32_t head, tail;
     uint32_t running;

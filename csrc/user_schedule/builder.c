@@ -343,8 +343,8 @@ static void builder_follow(struct race_search *r, uint32_t a)
     r->queue[tail++] = a;
     while (head < tail) {
         const struct op *op = &r->sched->ops[r->queue[head++]];
-        for (uint32_t i = 0; i < op->successors; i++) {
-            uint32_t next = r->sched->successor[op->first_successor + i];
+        for (uint32_t i = op->first_successor; i < op[1].first_successor; i++) {
+            uint32_t next = r->sched->successor[i];
             if (r->counts[next] && --r->counts[next] == 0)
                 r->queue[tail++] = next;
         }

@@ -148,7 +148,7 @@ static void flood_hop(struct flood *f)
     }
     for (int k = 0; k < n; k++) {
         f->reached[sent[k].to] = true;
-        engine_complete(&f->e[sent[k].to], 0, f->a[sent[k].to].from[sent[k].edge]);
+        engine_complete(&f->e[sent[k].to], 0, f->a[sent[k].to].from + sent[k].edge);
     }
 }
 

@@ -23,7 +23,7 @@ NAMES = {
     "engine_advance": ("schedule/sched.h", r"engine_advance\("),
     "start": ("algorithms/algorithms.h", r"int start;"),
     "activation.active": ("algorithms/algorithms.h", r"int active;"),
-    "from": ("algorithms/algorithms.h", r"int from\["),
+    "from": ("algorithms/algorithms.h", r"int from;"),
     "frozen": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
     "complete": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
     "delivered": ("protocol/member.h", r"uint64_t frozen, complete, delivered;"),
