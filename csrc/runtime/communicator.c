@@ -78,6 +78,7 @@ void communicator_destroy(struct communicator **at)
     communicator_end_transport(c);
     lock_destroy(&c->notified_mutex);
     free(c->objects);
+    free(c->first_failure);
     if (atomic_load(&c->failure) == PCOLL_OK) /* Otherwise MPI may still write to it. */
         free(c->closing.ballot);
     free(c);
@@ -159,7 +160,8 @@ int communicator_fail(struct communicator *c, int code)
         outage_begin(c->outage, fail_last_ranks()))
         return code;
     if (atomic_load(&c->failure) == PCOLL_OK) {
-        c->first_failure = fail_keep(code);
+        if ((c->first_failure = malloc(sizeof *c->first_failure)))
+            *c->first_failure = fail_keep(code);
         atomic_store(&c->failure, code);
         if (c->progress)
             progress_wake_waiters(c->progress);
@@ -178,8 +180,8 @@ int communicator_fail_undriven(struct communicator *c, int code)
 
 int communicator_check(struct communicator *c)
 {
-    return atomic_load(&c->failure) == PCOLL_OK ? PCOLL_OK
-                                                : fail_again(&c->first_failure);
+    int code = atomic_load(&c->failure);
+    return code != PCOLL_OK && c->first_failure ? fail_again(c->first_failure) : code;
 }
 
 /* Slots. */

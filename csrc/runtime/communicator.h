@@ -176,8 +176,8 @@ struct communicator {
     struct communicator *next; /* In a list of process.c or recovery.c. */
 
     /* The first failure of the transport or the protocol; final. */
-    _Atomic int failure; /* Its code. */
-    struct failure first_failure;
+    _Atomic int failure;           /* Its code. */
+    struct failure *first_failure; /* NULL: no memory for its message. */
 };
 
 int communicator_create(struct transport *t, struct progress *p,
