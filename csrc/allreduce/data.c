@@ -87,6 +87,7 @@ static size_t data_header_length(const struct round_data *d, const struct op *op
     return is_short ? least : d->shape->header_bytes;
 }
 
+/* A temporary has the header where it was received. A published result has it at its place. */
 int data_received(struct round_data *d, const struct op *op, size_t bytes,
                   uint64_t round)
 {
@@ -97,7 +98,7 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     bool described = d->shape->described;
     const char *message = before ? v.data - most : v.data;
     size_t room = most + (described ? round_shape_capacity(d->shape) : data);
-    if (!none && bytes >= sizeof *b->header && bytes <= room)
+    if (!none && bytes >= sizeof *b->header && bytes <= room && bytes % 64 == 0)
         header = data_header_length(d, op, message, bytes, data);
     bool fits = described ? bytes >= header : bytes == header || bytes == header + data;
     if (!fits || (!none && !header))
@@ -107,6 +108,8 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
                     op->peer, bytes, data, none ? 0 : (int)sizeof *b->header,
                     none ? 0 : most);
     size_t at = before ? 0 : bytes - header;
+    if (!none && op->out >= BUFFER_TEMP)
+        b->header = (struct round_header *)(message + at + header) - 1;
     int rc = none ? PCOLL_OK
                   : round_header_decode(b->header, message + at, header,
                                         d->shape->ranks, round);
@@ -123,6 +126,12 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     return rc;
 }
 
+/* Return the header before the data of a buffer, which is written from now on. */
+static struct round_header *data_own_header(struct data_buffer *b)
+{
+    return b->header = (struct round_header *)(void *)b->data - 1;
+}
+
 int data_reduce(struct round_data *d, const struct op *op)
 {
     struct data_view a = data_view_of(d, op->a, &op->slice),
@@ -134,6 +143,9 @@ int data_reduce(struct round_data *d, const struct op *op)
     if (round_intents_differ(a.header->intent | b.header->intent))
         no_a = no_b =
             true; /* They may have different forms, and no rank reads the result. */
+    /* A header that was received without data lies where the data goes. */
+    round_header_merge(data_own_header(&d->buffers[op->out]), a.header, b.header,
+                       d->shape->ranks);
     if (!no_a && !no_b)
         rc = payload_reduce_slice(&d->shape->payload, out.data, a.data, b.data,
                                   out.begin, out.end);
@@ -141,7 +153,6 @@ int data_reduce(struct round_data *d, const struct op *op)
         memcpy(out.data, a.data, bytes);
     else if (!no_b && out.data != b.data)
         memcpy(out.data, b.data, bytes);
-    round_header_merge(d->buffers[op->out].header, a.header, b.header, d->shape->ranks);
     return rc;
 }
 
@@ -149,7 +160,8 @@ void data_copy(struct round_data *d, const struct op *op)
 {
     struct data_view from = data_view_of(d, op->a, &op->slice);
     struct data_view to = data_view_of(d, op->out, &op->slice);
-    round_header_copy(d->buffers[op->out].header, from.header, d->shape->ranks);
+    round_header_copy(data_own_header(&d->buffers[op->out]), from.header,
+                      d->shape->ranks);
     if (!data_is_null(d, from.header))
         memcpy(to.data, from.data, from.end - from.begin);
     else if (d->plan.algorithm == PCOLL_ALGORITHM_NATIVE) /* MPI knows no null. */
@@ -232,12 +244,12 @@ void data_begin(struct round_data *d, struct round_header *contribution,
         (struct data_buffer){.header = result, .data = message_payload(result)};
 }
 
-/* Bytes before the data of a temporary: its header and, if some slices have headers before
- * them, room for one. */
+/* Bytes before the data of a temporary: room for a header, if it is written there, or if some
+ * slices are received with the header before them. */
 static size_t data_temp_front(const struct round_shape *shape,
                               const struct algorithm_plan *plan)
 {
-    return (plan->padded ? 2 : 1) * shape->header_bytes;
+    return plan->padded || plan->pieces ? shape->header_bytes : 0;
 }
 
 /* There is room for a header after the data. */
@@ -257,20 +269,22 @@ size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *
 int data_init(struct round_data *d, const struct round_shape *shape,
               const struct algorithm_plan *plan)
 {
-    size_t bytes = data_bytes(shape, plan);
     *d = (struct round_data){.shape = shape, .plan = *plan};
     if (plan->algorithm == PCOLL_ALGORITHM_NATIVE &&
         !(d->native = calloc(data_native_words(shape), sizeof *d->native)))
         return fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    if (bytes && !(d->memory = memory_allocate_pages(bytes)))
+    return PCOLL_OK;
+}
+
+int data_place(struct round_data *d, char *memory)
+{
+    size_t bytes = data_bytes(d->shape, &d->plan);
+    if (bytes && !memory && !(memory = d->memory = memory_allocate(bytes, false)))
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", bytes);
-    for (int i = 0; i < plan->temps; i++) {
-        char *temp = d->memory + i * data_temp_bytes(shape, plan);
-        d->buffers[BUFFER_TEMP + i] =
-            (struct data_buffer){.header = message_in(shape, temp),
-                                 .data = temp + data_temp_front(shape, plan)};
-        round_header_clear(d->buffers[BUFFER_TEMP + i].header, shape->ranks, 0);
-    }
+    for (int i = 0; i < d->plan.temps; i++)
+        d->buffers[BUFFER_TEMP + i].data = memory +
+                                           i * data_temp_bytes(d->shape, &d->plan) +
+                                           data_temp_front(d->shape, &d->plan);
     return PCOLL_OK;
 }
 

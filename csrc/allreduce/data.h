@@ -5,7 +5,8 @@
  *
  * Contribution and result are messages of the domain: header, payload, and room for
  * another header. A temporary holds the whole payload, each slice at its own place, or
- * (plan.pieces) one slice. It has room for a header before and after it.
+ * (plan.pieces) one slice. It has room for a header after it, and before it where one is sent or
+ * written there. The header of what was received into a temporary stays where it was received.
  *
  * A slice is sent from where it lies, with the encoded header (protocol/round.h) next to
  * it: after it, or before it, in space that belongs to a slice which this endpoint has
@@ -25,7 +26,7 @@
 #include "transport/transport.h"
 
 struct data_buffer {
-    struct round_header *header; /* Of what the buffer holds. */
+    struct round_header *header; /* Of what the buffer holds; NULL: nothing yet. */
     char *data;                  /* The payload, or the slice if the plan has pieces. */
     size_t displaced; /* Bytes by which the received data lies before its place. */
 };
@@ -34,7 +35,7 @@ struct round_data {
     const struct round_shape *shape;
     struct algorithm_plan plan;
     struct data_buffer buffers[BUFFERS];
-    char *memory;
+    char *memory;     /* Of the temporaries, unless the owner has provided it. */
     uint64_t *native; /* Headers in an allreduce of MPI. */
 };
 
@@ -47,6 +48,9 @@ struct message {
 int data_init(struct round_data *d, const struct round_shape *shape,
               const struct algorithm_plan *plan);
 void data_destroy(struct round_data *d);
+/* Place the temporaries: in this memory of data_bytes() bytes, at a cache line, which must outlive
+ * it. NULL: allocate it. PCOLL_ENOMEM. */
+int data_place(struct round_data *d, char *memory);
 /* Return the bytes that the temporaries take. */
 size_t data_bytes(const struct round_shape *shape, const struct algorithm_plan *plan);
 

@@ -227,14 +227,20 @@ int endpoint_settle(struct endpoint *endpoint, domain_create_fn *create_domain,
 {
     int rc =
         create_domain(&endpoint->shape, &endpoint->options, arg, &endpoint->domain);
-    endpoint->base.watched =
-        rc == PCOLL_OK && endpoint->drives && endpoint->domain->members > 1;
-    return rc;
+    if (rc != PCOLL_OK)
+        return rc;
+    struct domain *d = endpoint->domain;
+    endpoint->base.watched = endpoint->drives && d->members > 1;
+    return data_place(&endpoint->data, d->hooks.beside ? d->private_memory : NULL);
 }
 
 int endpoint_settle_alone(struct endpoint *endpoint)
 {
+    /* A device pins the domain's memory, which begins with a page then. */
+    bool pinned = endpoint->options.device;
+    size_t temps = data_bytes(&endpoint->shape, &endpoint->data.plan);
     struct node_hooks hooks = {.placement = &endpoint->placement,
+                               .beside = pinned ? 0 : temps,
                                .owned_sends = endpoint->options.owned_send};
     return endpoint_settle(endpoint, domain_node_create, &hooks);
 }

@@ -141,7 +141,7 @@ static int staging_make_block(struct staging *s, size_t bytes)
 {
     if (s->block)
         return PCOLL_OK;
-    char *block = memory_allocate_pages(bytes);
+    char *block = memory_allocate(bytes, true);
     if (!block)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a result", bytes);
     memset(block, 0, bytes);

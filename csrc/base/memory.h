@@ -2,22 +2,25 @@
 /* Memory: pages for messages, the cache, the amount that is left, and what outlives its object. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Allocate whole pages for messages, large ones where the system has them, so that the first
- * rounds of a handle do not spend their time on page faults. Free them with free(). NULL: there
- * is not enough memory. */
-static inline void *memory_allocate_pages(size_t bytes)
+/* Allocate memory for messages, in large pages where the system has them, so that the first rounds
+ * of a handle do not spend their time on page faults. `pinned`: a device can pin the memory, which
+ * begins with a page. Other small blocks begin with a cache line, because a page for each would be
+ * mostly unused: short headers leave the room for long ones empty. Free the memory with free().
+ * NULL: there is not enough memory. */
+static inline void *memory_allocate(size_t bytes, bool pinned)
 {
-    enum { SMALL = 4096, LARGE = 2 << 20 };
+    enum { LINE = 64, PAGE = 4096, LARGE = 2 << 20 };
     void *memory;
-    size_t page = bytes >= LARGE ? LARGE : SMALL;
-    if (posix_memalign(&memory, page, bytes ? bytes : 1))
+    size_t boundary = bytes >= LARGE ? LARGE : pinned ? PAGE : LINE;
+    if (posix_memalign(&memory, boundary, bytes ? bytes : 1))
         return NULL;
-    if (page == LARGE)
+    if (boundary == LARGE)
         madvise(memory, bytes, MADV_HUGEPAGE); /* failure is harmless */
     return memory;
 }

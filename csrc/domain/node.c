@@ -10,7 +10,9 @@
 
 /*
  * One block of memory: the words that all members read in every round come first and close
- * together, then the members' lines, then the slots of each member, then the results.
+ * together, then the members' lines, then the slots of each member, then the results. In the
+ * private memory of one member the words come last: with many ranks, messages are far apart,
+ * because of the room for their headers, and the words share a page with what is allocated next.
  */
 
 /* A sum and its operands stay in a core's cache while a chunk is reduced. */
@@ -45,19 +47,36 @@ static bool node_has_fabric(const struct placement *placement)
     return placement->domains > 1 || placement->members == 1;
 }
 
+static void node_lay_out_messages(struct node_layout *l, size_t *at,
+                                  const struct round_shape *shape,
+                                  const pcoll_options *options,
+                                  const struct placement *placement)
+{
+    size_t slots = placement->members * (size_t)contribution_slots(options->owned_send);
+    /* A slot is sent without a copy, with a header behind it. Only one slot is sent at a time, so
+     * this header may use the room of the next slot's header. */
+    l->slots = node_place(at, slots * shape->message_bytes + shape->header_bytes);
+    if (placement->members > 1)
+        l->gathered =
+            node_place(at, node_has_fabric(placement) ? shape->slot_bytes : 0);
+    l->results = node_place(at, ((size_t)options->history + 1) * shape->slot_bytes);
+}
+
 static struct node_layout node_lay_out(const struct round_shape *shape,
                                        const pcoll_options *options,
                                        const struct placement *placement)
 {
-    size_t slots = (size_t)contribution_slots(options->owned_send);
     size_t members = placement->members;
     bool fabric = node_has_fabric(placement);
     bool counts_absences = options->policy.max_staleness && !fabric;
     struct node_layout l;
     size_t at = 0;
+    if (members == 1)
+        node_lay_out_messages(&l, &at, shape, options, placement);
     /* One member never adds up: the header of a round without its deposit is enough. It is
      * next to the words, in the same page. */
-    l.gathered = node_place(&at, members == 1 ? shape->header_bytes : 0);
+    if (members == 1)
+        l.gathered = node_place(&at, shape->header_bytes);
     l.words = node_place(&at, sizeof(struct node_shared));
     l.descriptors = node_place(&at, members * sizeof(uint64_t));
     l.asleep = node_place(&at, bitset_words(placement->members) * sizeof(uint64_t));
@@ -69,13 +88,8 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     l.finished = node_place(
         &at,
         fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
-    /* A slot is sent without a copy, with a header behind it. Only one slot is sent at a time, so
-     * this header may use the room of the next slot's header. */
-    l.slots =
-        node_place(&at, members * slots * shape->message_bytes + shape->header_bytes);
     if (members > 1)
-        l.gathered = node_place(&at, fabric ? shape->slot_bytes : 0);
-    l.results = node_place(&at, ((size_t)options->history + 1) * shape->slot_bytes);
+        node_lay_out_messages(&l, &at, shape, options, placement);
     l.total = at;
     return l;
 }
@@ -92,7 +106,7 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
                const struct placement *placement, enum node_part part, size_t *offset,
                size_t *bytes)
 {
-    CHECK(part < NODE_PARTS);
+    CHECK(part < NODE_PARTS && placement->members > 1);
     struct node_layout l = node_lay_out(shape, options, placement);
     size_t first = part == NODE_PART_SLOTS ? l.slots : l.gathered;
     size_t all = part == NODE_PART_SLOTS ? l.gathered - l.slots : l.total - l.gathered;
@@ -104,20 +118,10 @@ void node_part(const struct round_shape *shape, const pcoll_options *options,
 }
 
 /* Point n at its memory. Write what this member has to write before any member begins. */
-static int node_map(struct domain *n, const pcoll_options *options)
+static void node_map(struct domain *n, const struct node_layout *at,
+                     const pcoll_options *options)
 {
-    CHECK(n->hooks.memory || n->members == 1);
-    pcoll_options common = *options;
-    common.owned_send = n->hooks.owned_sends;
-    struct node_layout l = node_lay_out(n->shape, &common, n->hooks.placement);
-    if (!n->hooks.memory) { /* Of one member. Only the words have to be zero. */
-        char *memory = memory_allocate_pages(l.total);
-        if (!memory)
-            return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle",
-                        l.total);
-        memset(memory + l.words, 0, l.slots - l.words);
-        n->private_memory = n->hooks.memory = memory;
-    }
+    struct node_layout l = *at;
     char *base = n->hooks.memory;
     n->bytes = l.total;
     n->slots_each = contribution_slots(n->hooks.owned_sends);
@@ -139,7 +143,6 @@ static int node_map(struct domain *n, const pcoll_options *options)
     atomic_store(&n->descriptors[n->who], descriptor_of(&n->member));
     if (n->who == 0 && !n->fabric)
         node_write_live(n, NULL);
-    return PCOLL_OK;
 }
 
 /* A deposit: the application writes a slot, then names it in the descriptor. */
@@ -155,7 +158,7 @@ static void node_keep(struct domain *n, uint64_t round, const char *payload)
 {
     size_t bytes = n->shape->payload.bytes;
     struct node_kept *k = malloc(sizeof *k);
-    char *copy = memory_allocate_pages(bytes ? bytes : 1);
+    char *copy = memory_allocate(bytes, false);
     if (!k || !copy) {
         free(k);
         free(copy);
@@ -238,8 +241,7 @@ int node_pending(struct domain *n, void *const *buffers)
     const struct payload *p = &n->shape->payload;
     n->pending.wanted = true;
     node_look(n);
-    char *block =
-        n->pending.failed ? NULL : memory_allocate_pages(p->bytes ? p->bytes : 1);
+    char *block = n->pending.failed ? NULL : memory_allocate(p->bytes, false);
     if (!block)
         return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a deposit", p->bytes);
     bool any = false;
@@ -438,7 +440,8 @@ static void node_destroy(struct domain *n)
     }
     node_drop_kept(n, UINT64_MAX);
     if (n->private_memory)
-        memory_dispose(n->private_memory, n->bytes, node_release_memory);
+        memory_dispose(n->private_memory, n->hooks.beside + n->bytes,
+                       node_release_memory);
     free(n);
 }
 
@@ -588,10 +591,25 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
 {
     const struct node_hooks *hooks = arg;
     const struct placement *placement = hooks->placement;
-    struct domain *n = calloc(1, sizeof *n);
-    if (!n)
-        return fail(PCOLL_ENOMEM, "no memory for a handle");
+    CHECK(hooks->memory || placement->members == 1);
+    pcoll_options common = *options;
+    common.owned_send = hooks->owned_sends;
+    struct node_layout l = node_lay_out(shape, &common, placement);
+    char *memory = hooks->memory
+                       ? NULL
+                       : memory_allocate(hooks->beside + l.total, options->device);
+    struct domain *n = hooks->memory || memory ? calloc(1, sizeof *n) : NULL;
+    if (!n) {
+        free(memory);
+        return fail(PCOLL_ENOMEM, "no memory for the %zu bytes of a handle", l.total);
+    }
     n->hooks = *hooks;
+    if (memory) { /* Of one member. Only the words have to be zero. */
+        n->private_memory = memory;
+        n->hooks.memory = memory += hooks->beside;
+        memset(memory + l.words, 0, l.total - l.words);
+        n->bytes = l.total;
+    }
     n->policy = options->policy;
     n->seed = options->seed;
     n->deliver = options->deliver;
@@ -608,12 +626,11 @@ int domain_node_create(const struct round_shape *shape, const pcoll_options *opt
     for (int side = 0; side < NODE_SIDES && !n->fabric && rc == PCOLL_OK; side++)
         if (!node_create_view(n, &n->view[side], shape->ranks))
             rc = fail(PCOLL_ENOMEM, "no memory for %u ranks", shape->ranks);
-    if (rc == PCOLL_OK)
-        rc = node_map(n, options);
     if (rc != PCOLL_OK) {
         node_destroy(n);
         return rc;
     }
+    node_map(n, &l, options);
     n->first_chunk =
         (uint32_t)((uint64_t)placement->index * n->chunks / placement->domains);
     *out = n;

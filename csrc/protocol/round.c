@@ -230,7 +230,8 @@ int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round)
 {
     CHECK(bytes == sizeof *h || bytes == round_header_bytes(ranks));
-    memcpy((char *)(h + 1) - bytes, wire, bytes);
+    if ((char *)(h + 1) - bytes != wire)
+        memcpy((char *)(h + 1) - bytes, wire, bytes);
     if (round_header_length(h, ranks) != bytes)
         return fail(PCOLL_EPROTOCOL, "a header of round %llu came without its sets",
                     (unsigned long long)h->round);

@@ -74,7 +74,8 @@ struct round_header {
 size_t round_header_bytes(uint32_t ranks);
 /* Return the length of a message's header. Its last bytes need no alignment, and may be hostile. */
 size_t round_header_length(const void *last, uint32_t ranks);
-/* Copy a header from bytes of another rank, without alignment, and check it. PCOLL_EPROTOCOL. */
+/* Check a header of another rank, which is copied from bytes without alignment, unless it ends
+ * where h ends. PCOLL_EPROTOCOL. */
 int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
 void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);

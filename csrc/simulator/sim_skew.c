@@ -7,6 +7,7 @@
  * An iteration ends when no event is left. A rank that has started and waits is polled
  * whenever an event concerns it.
  */
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "allreduce/endpoint.h"
@@ -90,6 +91,12 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
                  ?: pcoll_skew_memory(skew, options, &bytes); /* checks the arguments */
     if (rc != PCOLL_OK)
         return rc;
+#ifdef M_MMAP_THRESHOLD /* glibc */
+    /* Take the memory of all ranks from one heap. A rank uses few bytes of the room for headers, so
+     * blocks that begin and end in pages of their own would take several times the memory. */
+    enum { MOST = 4 << 20 };
+    mallopt(M_MMAP_THRESHOLD, MOST);
+#endif
     struct pcoll_skew_run *run = sim_must(calloc(1, sizeof *run));
     struct sim_options how = {
         .size = skew->ranks, .seed = skew->seed, .network = skew->network};
@@ -291,7 +298,7 @@ int pcoll_skew_memory(const pcoll_skew *s, const pcoll_options *options,
         return rc;
     uint64_t operations =
         (uint64_t)activation_edges(s->ranks) + algorithm_operations(&plan, s->ranks);
-    uint64_t tables = 4096 + 256 * operations; /* schedule, engine, lanes, events */
+    uint64_t tables = 4096 + 128 * operations; /* schedule, engine, lanes, events */
     /* Memory that a run uses: the data of deposits, results, temporaries and messages, and the
      * sets of a contribution, a result and the temporaries. */
     uint64_t temps = (uint64_t)plan.temps;

@@ -42,7 +42,7 @@ static int mirror_buffer_make(struct mirror_buffer *b, int device, uint64_t byte
     if (b->mirror && b->device == device && b->room >= bytes)
         return PCOLL_OK;
     mirror_buffer_end(b);
-    void *memory = memory_allocate_pages(bytes);
+    void *memory = memory_allocate(bytes, true);
     if (!memory)
         return fail(PCOLL_ENOMEM, "no memory for a buffer's copy on the host");
     int rc = pcoll_mirror_create(device, &b->mirror)
