@@ -6,6 +6,7 @@
  *
  *   calltrace FOLDER contribution|recovery QUORUM DOMAIN
  *
+ * All ranks trace the creation of the handle. Then
  * contribution: all ranks trace one round. With the policy solo the last rank arrives alone.
  * recovery: all ranks trace rounds without a death, then the last rank kills itself, and the others
  * trace until they have completed a round without it.
@@ -26,7 +27,7 @@
 #include <time.h>
 
 enum { THREADS = 64, SLOTS = 1 << 13, CALLS = 1 << 14, COUNT = 64 };
-enum part { OFF = -1, BEFORE, TRACED, PARTS };
+enum part { OFF = -1, CREATING, BEFORE, TRACED, PARTS };
 
 struct call {
     int depth;
@@ -182,7 +183,9 @@ int main(int argc, char **argv)
     options.on_failure = recovers ? PCOLL_FAILURE_CONTINUE : PCOLL_FAILURE_RAISE;
     check(pcoll_policy_parse(argv[3], &options.policy));
     check(pcoll_domain_parse(argv[4], &options.domain, &options.domain_ranks));
+    atomic_store(&part, CREATING);
     check(pcoll_allreduce_create(&comm, &buffer, 1, &options, &handle));
+    atomic_store(&part, OFF);
     for (int i = 0; i < 20; i++)
         one_round(handle);
     if (recovers)

@@ -6,7 +6,9 @@ program (calltrace.c), which notes the functions of the core that each thread of
 
 contribution: from Start to the result, on all ranks. With `--quorum solo` the last rank arrives
 alone. recovery (Open MPI): from the death of the last rank until the others have completed a round
-without it; functions that rounds pass while nobody dies are not counted.
+without it; functions that rounds pass while nobody dies are not counted. A recovery makes a new
+endpoint for each handle by the functions that create one, so a second line counts only functions
+that creating a handle does not pass.
 
     python bench/run.py calltrace contribution [-n 4] [--quorum solo] [--domain node] [--tree]
     python bench/run.py calltrace recovery
@@ -32,7 +34,7 @@ PROGRAM = Path(__file__).with_suffix(".c")
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O0", "-gdwarf-4", "-fno-pie", "-ffp-contract=off", "-Icsrc"]
 # Clones of loops for several processors are chosen before the program's hooks can run.
 CORE_FLAGS = [*FLAGS, "-DPCOLL_TEST_ONE_TARGET", "-finstrument-functions"]
-BEFORE, TRACED = 0, 1  # parts of a run, as in calltrace.c
+CREATING, BEFORE, TRACED = range(3)  # parts of a run, as in calltrace.c
 
 
 def compile_program(folder: Path) -> Path:
@@ -112,15 +114,21 @@ def command(path: str, n: int, quorum: str, domain: str, tree: bool) -> None:
         lines = run(program, path, n, quorum, domain)
         names = symbols(program, {line[-1] for line in lines})
     first = {(rank, thread): names[f][0] for rank, kind, thread, _, f in lines if kind == "T"}
-    usual = {names[f] for _, kind, _, part, f in lines if (kind, part) == ("S", BEFORE)}
+    passed: list[set[tuple[str, str]]] = [set(), set(), set()]
+    for _, kind, _, part, f in lines:
+        if kind == "S":
+            passed[part].add(names[f])
     by_thread: dict[str, set[tuple[str, str]]] = {}
     for rank, kind, thread, part, f in lines:
-        if (kind, part) == ("S", TRACED) and names[f] not in usual:
+        if (kind, part) == ("S", TRACED) and names[f] not in passed[BEFORE]:
             by_thread.setdefault(first[rank, thread], set()).add(names[f])
     total = set().union(*by_thread.values())
     show(f"{path}, {n} ranks, {quorum}, domain {domain}", total)
     for begin, functions in by_thread.items():
         show(f"  threads that begin with {begin}", functions)
+    if path == "recovery":
+        total -= passed[CREATING]
+        show("without those that creating a handle passes", total)
     for file in sorted({file for _, file in total}):
         click.echo(f"  {file}: {' '.join(sorted(n for n, where in total if where == file))}")
     last = (lines[-1][0], "C", 0)  # the first thread of the last rank
