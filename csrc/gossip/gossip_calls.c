@@ -9,7 +9,7 @@
 #include "base/clock.h"
 
 #ifndef PCOLL_TEST_CHUNK_BLOCKS
-#define PCOLL_TEST_CHUNK_BLOCKS 256 /* 1 MiB of float32 */
+#define PCOLL_TEST_CHUNK_BLOCKS 64 /* 256 KiB of float32, which fit a core's cache */
 #endif
 enum { CHUNK_BLOCKS = PCOLL_TEST_CHUNK_BLOCKS };
 
@@ -112,7 +112,7 @@ static int gossip_memory_allocate(struct gossip_memory *memory)
     return PCOLL_OK;
 }
 
-enum { FAR_CHUNKS = 2 }; /* times as large: a message between nodes takes longer */
+enum { FAR_CHUNKS = 8 }; /* times as large: a message between nodes takes longer */
 
 int gossip_memory_prepare(struct gossip_memory *memory, const pcoll_gossip_options *o,
                           uint32_t rank, uint32_t ranks, bool far)
