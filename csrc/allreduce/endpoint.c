@@ -91,7 +91,8 @@ static void endpoint_trigger_note_arrivals(struct endpoint *endpoint)
                          s->deposited);
     if (!(endpoint->options.policy.deadline > 0) || s->first_arrival != ROUND_NEVER)
         return;
-    uint32_t rank = policy_first(&s->round, s->arrived, s->live);
+    CHECK(!s->round.first_word); /* A deadline needs the sets of all ranks. */
+    uint32_t rank = bitset_first_common(s->arrived, s->live, s->round.words);
     if (rank == ROUND_NOBODY)
         return;
     s->first_arrival = communicator_now(endpoint->communicator);
@@ -361,9 +362,11 @@ static void endpoint_freeze(struct endpoint *endpoint)
 {
     struct domain *d = endpoint->domain;
     uint64_t round = endpoint->engine.current;
-    event_log_enter(endpoint->event_log);
+    if (endpoint->event_log)
+        event_log_enter(endpoint->event_log);
     struct round_header *contribution = d->ops->freeze(d, round);
-    event_log_leave_round(endpoint->event_log);
+    if (endpoint->event_log)
+        event_log_leave_round(endpoint->event_log);
     CHECK(!endpoint->frozen && contribution->round == round);
     contribution->initiator = endpoint->initiator;
     data_begin(&endpoint->data, contribution, node_result(d, round));
@@ -540,7 +543,8 @@ static void endpoint_drive_staging(struct endpoint *endpoint)
 int endpoint_run(struct endpoint *endpoint)
 {
     struct engine *engine = &endpoint->engine;
-    if (!staging_arrived(endpoint->staging) && atomic_load(&endpoint->closing) == OPEN)
+    if (endpoint->staging && !staging_arrived(endpoint->staging) &&
+        atomic_load(&endpoint->closing) == OPEN)
         endpoint_drive_staging(endpoint);
     int rc = endpoint_continue_closing(endpoint);
     if (rc != PCOLL_OK)

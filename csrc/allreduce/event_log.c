@@ -218,7 +218,7 @@ void event_log_close(struct event_log **at)
 void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t number)
 {
     char line[32];
-    if (!log || log->record < 0)
+    if (log->record < 0)
         return;
     snprintf(line, sizeof line, "%s %" PRIu64, event_log_words[kind], number);
     event_log_write(log, line);
@@ -226,8 +226,7 @@ void event_log_note(struct event_log *log, enum event_log_kind kind, uint64_t nu
 
 void event_log_enter(struct event_log *log)
 {
-    if (log)
-        lock_take(&log->lock);
+    lock_take(&log->lock);
 }
 
 void event_log_leave(struct event_log *log, uint64_t events)
@@ -238,8 +237,6 @@ void event_log_leave(struct event_log *log, uint64_t events)
 
 void event_log_leave_round(struct event_log *log)
 {
-    if (!log)
-        return;
     event_log_note(log, LOGGED_ROUND, log->events);
     lock_release(&log->lock);
 }

@@ -46,8 +46,7 @@ int event_log_open(uint32_t rank, uint32_t ranks, uint64_t number,
 void event_log_close(struct event_log **log);
 
 /* Enter the lock under which the application deposits, joins, leaves and reads, and the driver
- * activates rounds, so that each round is recorded with the events before it. Without a log
- * (NULL) this does nothing. */
+ * activates rounds, so that each round is recorded with the events before it. */
 void event_log_enter(struct event_log *log);
 /* The application has had this many events: leave the lock. */
 void event_log_leave(struct event_log *log, uint64_t events);

@@ -24,31 +24,35 @@ struct member handle_member(pcoll_handle *h)
     return m;
 }
 
-/* Return PCOLL_OK, or the permanent failure of the handle: of its communicator, of a reduction
- * on this node, or of a copy. */
+/* Return PCOLL_OK, or the permanent failure of the handle that is not its communicator's: of a
+ * reduction on this node, or of a copy. */
 static int handle_check(pcoll_handle *h)
 {
-    struct domain *d = h->endpoint->domain;
-    int rc = communicator_check(h->base.communicator);
-    if (rc != PCOLL_OK)
-        return rc;
+    struct endpoint *endpoint = h->endpoint;
     if (h->base.orphan)
         return outage_error(h->base.communicator->outage);
-    if ((rc = node_failure(d)) != PCOLL_OK)
+    int rc = node_failure(endpoint->domain);
+    if (rc != PCOLL_OK)
         return fail(rc, "a reduction has failed on one of the ranks of this node");
-    return staging_failure(h->endpoint->staging);
+    return endpoint->staging ? staging_failure(endpoint->staging) : PCOLL_OK;
 }
 
-/* Return whether handle_check would fail, without setting a message. */
+/* Return whether the handle or its communicator has failed, without setting a message. */
 static bool handle_has_failed(const pcoll_handle *h)
 {
-    struct domain *d = h->endpoint->domain;
+    struct endpoint *endpoint = h->endpoint;
     return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
-           node_failure(d) != PCOLL_OK ||
-           staging_failure(h->endpoint->staging) != PCOLL_OK;
+           node_failure(endpoint->domain) != PCOLL_OK ||
+           (endpoint->staging && staging_failure(endpoint->staging) != PCOLL_OK);
 }
 
-/* Replay of an event log. Without an event log these functions return at once. */
+/* Return whether the deposit of the last start still waits for its copy from a device. */
+static bool handle_is_copying(const pcoll_handle *h)
+{
+    return h->endpoint->staging && !staging_arrived(h->endpoint->staging);
+}
+
+/* Replay of an event log, which the handle has. */
 
 static bool handle_may_happen(void *arg)
 {
@@ -75,20 +79,11 @@ static int handle_await_replay(pcoll_handle *h, bool (*ready)(void *))
     return rc == PCOLL_OK ? communicator_check(h->base.communicator) : rc;
 }
 
-/* Wait until a deposit, join or leave may happen. */
-static int handle_await_turn(pcoll_handle *h)
-{
-    return h->endpoint->event_log ? handle_await_replay(h, handle_may_happen)
-                                  : PCOLL_OK;
-}
-
 /* Wait until a read up to round `last` may happen, as if no more than *horizon rounds were
  * complete. */
 static int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
 {
     struct event_log *log = h->endpoint->event_log;
-    if (!log)
-        return PCOLL_OK;
     struct member m = handle_member(h);
     if (!event_log_holds_read(log, &m, last, horizon))
         return PCOLL_OK;
@@ -101,49 +96,15 @@ static int handle_await_read(pcoll_handle *h, uint64_t last, uint64_t *horizon)
 /* Return whether the replay of an incomplete record is at its end: no more rounds follow. */
 static bool handle_replay_has_ended(pcoll_handle *h)
 {
-    struct event_log *log = h->endpoint->event_log;
-    return log && event_log_has_ended(log, handle_member(h).complete);
+    return event_log_has_ended(h->endpoint->event_log, handle_member(h).complete);
 }
 
 /* Return whether the outstanding call may end, as far as the replay is concerned. */
 static bool handle_replay_ends_call(pcoll_handle *h)
 {
-    if (!h->endpoint->event_log)
-        return true;
     struct member m = handle_member(h);
     return event_log_ends_call(h->endpoint->event_log, &m) ||
            atomic_load(&h->base.communicator->failure);
-}
-
-/* Endpoints that a recovery replaced. */
-
-static void handle_destroy_endpoint(void *arg)
-{
-    struct endpoint *endpoint = arg;
-    endpoint_destroy(&endpoint);
-}
-
-void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
-                            bool in_use)
-{
-    if (endpoint)
-        recovery_retire(c, handle_destroy_endpoint, endpoint, in_use);
-}
-
-void handle_copy_slot(struct endpoint *to, struct endpoint *from)
-{
-    CHECK(to != from);
-    memcpy(node_send_slot(to->domain), node_send_slot(from->domain),
-           round_shape_data_bytes(&from->shape));
-}
-
-/* The application has filled the send slot of an earlier endpoint: copy it to the current one. */
-static void handle_end_filling(pcoll_handle *h)
-{
-    struct endpoint *from = h->gate.filling;
-    handle_copy_slot(h->endpoint, from);
-    h->gate.filling = NULL;
-    handle_retire_endpoint(h->base.communicator, from, false);
 }
 
 /* Starting a call. Buffers of the host are deposited at once, buffers of a device when they
@@ -201,42 +162,38 @@ static bool handle_try_arrival(pcoll_handle *h)
 }
 
 /* Release the lock of the event log, and count the events of the step. */
-static void handle_count_events(pcoll_handle *h)
+static void handle_leave_log(pcoll_handle *h)
 {
-    struct event_log *log = h->endpoint->event_log;
-    if (log)
-        event_log_leave(log, handle_member(h).events);
-}
-
-static int handle_deposit(pcoll_handle *h, const void *const *send)
-{
-    struct domain *d = h->endpoint->domain;
-    enum deposit_outcome outcome;
-    int rc = handle_await_turn(h) ?: handle_check(h);
-    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
-        rc = handle_check_begin(h); /* fails: a deposit is under way */
-    if (rc == PCOLL_OK && !send && !node_send_slot(d))
-        rc = fail_null("send", 0);
-    if (rc == PCOLL_OK)
-        rc = handle_check_buffers(h, "send", send);
-    if (rc != PCOLL_OK)
-        return rc;
-    if (h->gate.filling)
-        handle_end_filling(h);
-    event_log_enter(h->endpoint->event_log);
-    rc = d->ops->deposit(d, send, &outcome);
-    handle_count_events(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    h->started = true;
-    handle_report_deposit(h, outcome);
-    return PCOLL_OK;
+    event_log_leave(h->endpoint->event_log, handle_member(h).events);
 }
 
 int pcoll_handle_start(pcoll_handle *h, const void *const *send)
 {
     HANDLE_ENTER(h);
-    return handle_leave(h, handle_deposit(h, send));
+    struct event_log *log = h->endpoint->event_log;
+    struct domain *d = h->endpoint->domain;
+    enum deposit_outcome outcome;
+    int rc = log ? handle_await_replay(h, handle_may_happen) : PCOLL_OK;
+    rc = rc ?: handle_check(h);
+    if (rc == PCOLL_OK && handle_is_copying(h))
+        rc = handle_check_begin(h); /* fails: a deposit is under way */
+    if (rc == PCOLL_OK && !send && !node_send_slot(d))
+        rc = fail_null("send", 0);
+    rc = rc ?: handle_check_buffers(h, "send", send);
+    if (rc != PCOLL_OK)
+        return handle_leave(h, rc);
+    if (h->gate.filling)
+        handle_end_filling(h);
+    if (log)
+        event_log_enter(log);
+    rc = d->ops->deposit(d, send, &outcome);
+    if (log)
+        handle_leave_log(h);
+    if (rc == PCOLL_OK) {
+        h->started = true;
+        handle_report_deposit(h, outcome);
+    }
+    return handle_leave(h, rc);
 }
 
 static int handle_check_device(const pcoll_handle *h)
@@ -281,16 +238,16 @@ static bool handle_has_arrived(void *arg)
 /* This call is also allowed while the handle is being freed. */
 int pcoll_handle_arrive(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = handle_enter_any(h);
+    int rc = handle_enter(h, 0);
     if (rc != PCOLL_OK)
         return rc;
-    if (!staging_arrived(h->endpoint->staging))
+    if (handle_is_copying(h))
         rc = progress_wait(h->base.communicator->progress, handle_has_arrived, h,
                            timeout_us);
     struct staging *s = h->endpoint->staging;
-    if (rc == PCOLL_OK)
+    if (rc == PCOLL_OK && s)
         rc = staging_failure(s);
-    if (rc == PCOLL_OK && staging_arrived(s) && !staging_landed(s))
+    if (rc == PCOLL_OK && s && staging_arrived(s) && !staging_landed(s))
         rc = PCOLL_EAGAIN;
     return handle_leave(h, rc);
 }
@@ -312,30 +269,30 @@ int pcoll_handle_send_slot(pcoll_handle *h, int32_t buffer, void **address)
 /* This call is also allowed after a failure. */
 int pcoll_handle_pending(pcoll_handle *h, void *const *buffers)
 {
-    int rc = fail_if_null(buffers) ?: handle_enter_any(h);
-    if (rc != PCOLL_OK)
-        return rc;
-    staging_hold(h->endpoint->staging);
-    struct domain *d = h->endpoint->domain;
-    return handle_leave(h, node_pending(d, buffers));
+    int rc = fail_if_null(buffers) ?: handle_enter(h, HANDLE_ALONE);
+    return rc ?: handle_leave(h, node_pending(h->endpoint->domain, buffers));
 }
 
 /* Change the state of this rank: join or leave. */
 static int handle_change(pcoll_handle *h, int (*step)(struct member *))
 {
+    struct event_log *log = h->endpoint->event_log;
     struct domain *d = h->endpoint->domain;
-    int rc = handle_await_turn(h) ?: handle_check(h);
+    int rc = log ? handle_await_replay(h, handle_may_happen) : PCOLL_OK;
+    rc = rc ?: handle_check(h);
     if (rc == PCOLL_OK && h->endpoint->shape.described)
         rc = fail(PCOLL_ESTATE,
                   "every rank takes part in every round of a handle that was "
                   "made with options.described");
-    if (rc == PCOLL_OK && !staging_arrived(h->endpoint->staging))
+    if (rc == PCOLL_OK && handle_is_copying(h))
         rc = fail(PCOLL_ESTATE, "wait for the round of the last start first");
     if (rc != PCOLL_OK)
         return rc;
-    event_log_enter(h->endpoint->event_log);
+    if (log)
+        event_log_enter(log);
     rc = d->ops->change(d, step);
-    handle_count_events(h);
+    if (log)
+        handle_leave_log(h);
     if (rc != PCOLL_OK)
         return rc;
     h->started = h->started || step == member_join;
@@ -364,15 +321,16 @@ int pcoll_handle_leave(pcoll_handle *h)
 static bool handle_poll_call(pcoll_handle *h)
 {
     struct domain *d = h->endpoint->domain;
-    if (!staging_arrived(h->endpoint->staging) && !handle_try_arrival(h))
+    bool replays = h->endpoint->event_log;
+    if (handle_is_copying(h) && !handle_try_arrival(h))
         return handle_has_failed(h);
     bool ready = d->ops->ready(d);
     if (!ready && d->members > 1 && !h->gate.stopped) {
         endpoint_help(h->endpoint);
         ready = d->ops->ready(d);
     }
-    return (ready && handle_replay_ends_call(h)) || handle_has_failed(h) ||
-           handle_replay_has_ended(h);
+    return (ready && (!replays || handle_replay_ends_call(h))) ||
+           handle_has_failed(h) || (replays && handle_replay_has_ended(h));
 }
 
 /* Predicate for a thread inside the gate. Leave and enter again if a recovery waits. */
@@ -407,50 +365,44 @@ static void handle_set_asleep(pcoll_handle *h, bool asleep)
         handle_unlock(h);
 }
 
-/* In one domain the other ranks need microseconds if they have cores: poll first. If they have
- * none, sleep, so that they get this one. */
-static int handle_sleep(pcoll_handle *h, int64_t timeout_us)
-{
-    struct progress *p = h->base.communicator->progress;
-    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->members > 1;
-    if (near && timeout_us > 0 && progress_soon(p, handle_call_is_over_inside, h))
-        return PCOLL_OK;
-    handle_set_asleep(h, true);
-    int rc = near ? progress_sleep(p, handle_call_is_over, h, timeout_us)
-                  : progress_wait(p, handle_call_is_over, h, timeout_us);
-    handle_set_asleep(h, false);
-    return rc;
-}
-
 /* The wait has ended: return PCOLL_OK if the call is complete, else why it can never be. */
 static int handle_check_call(pcoll_handle *h)
 {
-    int rc = handle_check(h);
-    bool over = h->endpoint->domain->ops->ready(h->endpoint->domain) &&
-                handle_replay_ends_call(h);
-    return rc == PCOLL_OK && !over && handle_replay_has_ended(h)
-               ? event_log_end_error(h->endpoint->event_log)
-               : rc;
+    struct domain *d = h->endpoint->domain;
+    int rc = communicator_check(h->base.communicator) ?: handle_check(h);
+    if (rc == PCOLL_OK && h->endpoint->event_log &&
+        !(d->ops->ready(d) && handle_replay_ends_call(h)) && handle_replay_has_ended(h))
+        rc = event_log_end_error(h->endpoint->event_log);
+    return rc;
 }
 
+/* In one domain the other ranks need microseconds if they have cores: poll first. If they have
+ * none, sleep, so that they get this one. */
 static int handle_wait_for_call(pcoll_handle *h, int64_t timeout_us)
 {
+    struct progress *p = h->base.communicator->progress;
+    bool near = h->endpoint->placement.domains == 1 && h->endpoint->domain->members > 1;
     if (!h->started)
         return fail(PCOLL_ESTATE, "not started: there is nothing to wait for");
-    int rc = handle_sleep(h, timeout_us);
-    struct domain *d = h->endpoint->domain;
-    if (rc != PCOLL_OK)
-        return rc;
-    if (d->ops->ready(d) && d->members == 1 && !h->endpoint->staging &&
-        !h->endpoint->event_log)
+    if (!near || timeout_us <= 0 || !progress_soon(p, handle_call_is_over_inside, h)) {
+        handle_set_asleep(h, true);
+        int rc = near ? progress_sleep(p, handle_call_is_over, h, timeout_us)
+                      : progress_wait(p, handle_call_is_over, h, timeout_us);
+        handle_set_asleep(h, false);
+        if (rc != PCOLL_OK)
+            return rc;
+    }
+    struct domain *d = h->endpoint->domain; /* A recovery may have replaced it. */
+    if (d->members == 1 && !h->endpoint->staging && !h->endpoint->event_log &&
+        d->ops->ready(d))
         return PCOLL_OK;
     return handle_check_call(h);
 }
 
 int pcoll_handle_wait(pcoll_handle *h, int64_t timeout_us)
 {
-    int rc = handle_enter_waiting(h);
-    return rc == PCOLL_OK ? handle_leave(h, handle_wait_for_call(h, timeout_us)) : rc;
+    int rc = handle_enter(h, HANDLE_OPEN);
+    return rc ?: handle_leave(h, handle_wait_for_call(h, timeout_us));
 }
 
 struct handle_any {
@@ -490,7 +442,7 @@ int pcoll_wait_any(pcoll_handle *const *handles, int32_t count, int64_t timeout_
         pcoll_handle *h = handles[entered];
         if (!h)
             continue;
-        if ((rc = handle_enter_waiting(h)) != PCOLL_OK)
+        if ((rc = handle_enter(h, HANDLE_OPEN)) != PCOLL_OK)
             break;
         p = h->base.communicator->progress;
         if (!h->started)
@@ -520,12 +472,15 @@ static int handle_deliver(pcoll_handle *h, uint64_t last, void *const *recv,
     struct event_log *log = h->endpoint->event_log;
     bool moved = false;
     uint64_t horizon = UINT64_MAX;
-    int rc = handle_check_buffers(h, "recv", (const void *const *)recv)
-                 ?: handle_await_read(h, last, &horizon);
+    int rc = handle_check_buffers(h, "recv", (const void *const *)recv);
+    if (rc == PCOLL_OK && log)
+        rc = handle_await_read(h, last, &horizon);
     if (rc == PCOLL_OK) {
-        event_log_enter(log);
+        if (log)
+            event_log_enter(log);
         rc = d->ops->deliver(d, last, horizon, recv, round, masks, &moved);
-        handle_count_events(h);
+        if (log)
+            handle_leave_log(h);
     }
     if (rc == PCOLL_OK && round->differ)
         rc = fail(PCOLL_EMISMATCH, "the ranks differ in what they call in round %llu",
@@ -553,7 +508,7 @@ static int handle_finish(pcoll_handle *h)
 int pcoll_handle_take(pcoll_handle *h, int64_t timeout_us, void *const *recv,
                       pcoll_round *round, uint64_t *masks)
 {
-    int rc = fail_if_null(round) ?: handle_enter_waiting(h);
+    int rc = fail_if_null(round) ?: handle_enter(h, HANDLE_OPEN);
     if (rc != PCOLL_OK)
         return rc;
     rc = handle_wait_for_call(h, timeout_us)
@@ -721,10 +676,9 @@ void pcoll_text_free(char *text)
 int pcoll_handle_missing(pcoll_handle *h, int64_t patience_us, char *text,
                          uint64_t capacity)
 {
-    int rc = fail_if_null(text) ?: handle_enter_any(h);
+    int rc = fail_if_null(text) ?: handle_enter(h, HANDLE_ALONE);
     if (rc != PCOLL_OK)
         return rc;
-    staging_hold(h->endpoint->staging);
     if (h->gate.stopped)
         snprintf(text, capacity, "ranks have died, and the others are about to go on");
     else

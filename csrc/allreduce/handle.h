@@ -58,45 +58,39 @@ static inline void handle_unlock(pcoll_handle *h)
 /* End a call of the application. Return rc. */
 static inline int handle_leave(pcoll_handle *h, int rc)
 {
-    staging_release(h->endpoint ? h->endpoint->staging : NULL);
+    if (h->endpoint && h->endpoint->staging)
+        staging_release(h->endpoint->staging);
     handle_unlock(h);
     return user_object_leave(&h->base, rc);
 }
 
-/* Begin a call of the application that is allowed on a handle that is being freed, or has failed. */
-static inline int handle_enter_any(pcoll_handle *h)
+enum handle_use {
+    HANDLE_OPEN = 1, /* The handle is not being freed and has not failed. */
+    /* The call uses the member alone (staging.h). While a call without this waits, any thread that
+     * finds a copy from a device complete may make the deposit. */
+    HANDLE_ALONE = 2,
+};
+
+/* Begin a call of the application with these requirements, a set of enum handle_use. */
+static inline int handle_enter(pcoll_handle *h, int use)
 {
     int rc = fail_if_null_as("handle", h) ?: user_object_enter(&h->base);
-    if (rc == PCOLL_OK)
-        handle_lock(h);
-    return rc;
-}
-
-/* Begin a call of the application that waits. While it waits, any thread that finds a copy
- * from a device complete may make the deposit. */
-static inline int handle_enter_waiting(pcoll_handle *h)
-{
-    int rc = handle_enter_any(h);
     if (rc != PCOLL_OK)
         return rc;
-    rc = user_object_check(&h->base);
-    return rc == PCOLL_OK ? rc : handle_leave(h, rc);
-}
-
-/* Begin a call of the application that uses the member alone (staging.h). */
-static inline int handle_enter(pcoll_handle *h)
-{
-    int rc = handle_enter_waiting(h);
-    if (rc == PCOLL_OK)
+    handle_lock(h);
+    if (use & HANDLE_OPEN && (rc = user_object_check(&h->base)) != PCOLL_OK)
+        return handle_leave(h, rc);
+    if (use & HANDLE_ALONE && h->endpoint->staging)
         staging_hold(h->endpoint->staging);
-    return rc;
+    return PCOLL_OK;
 }
 
 /* Begin a public function: return from it if one of the arguments after the handle is NULL, or
  * if the call may not begin. */
 #define HANDLE_ENTER(h, ...)                                                           \
     do {                                                                               \
-        int entered = __VA_OPT__(fail_if_null(__VA_ARGS__) ?:) handle_enter(h);        \
+        int entered = __VA_OPT__(fail_if_null(__VA_ARGS__) ?:)                         \
+            handle_enter(h, HANDLE_OPEN | HANDLE_ALONE);                               \
         if (entered != PCOLL_OK)                                                       \
             return entered;                                                            \
     } while (0)
@@ -111,19 +105,22 @@ void handle_retire(pcoll_handle *h);
 /* Make a handle without an endpoint, or return NULL without memory; free it. */
 pcoll_handle *handle_new(bool continues);
 void handle_free_shell(struct user_object *o);
-/* Copy what the application has filled in to another endpoint. */
-void handle_copy_slot(struct endpoint *to, struct endpoint *from);
+
+/* handle_recovery.c */
+
+/* The application has filled the send slot of an earlier endpoint: copy it to the current one. */
+void handle_end_filling(pcoll_handle *h);
 /* Have an endpoint (NULL: none) destroyed that a recovery replaced, as soon as MPI writes to it no
  * more; `in_use`: as in recovery_retire. */
 void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
                             bool in_use);
 
+/* handle_create.c: agents, and shared memory of ranks. */
+
 /* Start an agent for the handle, if messages, timers or copies need one while the application
  * computes. */
 int handle_start_agent(struct communicator *c, const struct endpoint *endpoint,
                        const pcoll_options *o);
-/* Shared memory of ranks: handle_create.c. */
-
 /* Make an endpoint without a domain for these buffers, or one that follows another endpoint and has
  * its buffers, and find out with which ranks it may share memory. */
 int sharing_place(struct communicator *c, const pcoll_buffer *buffers, int nbuffers,

@@ -14,6 +14,37 @@
 #include "transport/mpi/mpi_transport.h"
 #include "allreduce/handle.h"
 
+/* Endpoints that a recovery replaced. */
+
+static void handle_destroy_endpoint(void *arg)
+{
+    struct endpoint *endpoint = arg;
+    endpoint_destroy(&endpoint);
+}
+
+void handle_retire_endpoint(struct communicator *c, struct endpoint *endpoint,
+                            bool in_use)
+{
+    if (endpoint)
+        recovery_retire(c, handle_destroy_endpoint, endpoint, in_use);
+}
+
+/* Copy what the application has filled in to another endpoint. */
+static void handle_copy_slot(struct endpoint *to, struct endpoint *from)
+{
+    CHECK(to != from);
+    memcpy(node_send_slot(to->domain), node_send_slot(from->domain),
+           round_shape_data_bytes(&from->shape));
+}
+
+void handle_end_filling(pcoll_handle *h)
+{
+    struct endpoint *from = h->gate.filling;
+    handle_copy_slot(h->endpoint, from);
+    h->gate.filling = NULL;
+    handle_retire_endpoint(h->base.communicator, from, false);
+}
+
 /* Close the gate and wait until the application is outside. */
 static pcoll_handle *handle_shut(struct user_object *o)
 {
@@ -33,9 +64,10 @@ static void handle_stop(struct user_object *o)
 static uint64_t handle_complete(struct user_object *o)
 {
     pcoll_handle *h = handle_shut(o);
-    uint64_t rounds = handle_member(h).complete;
+    struct member m;
+    node_snapshot(h->endpoint->domain, &m);
     gate_open(&h->gate.gate);
-    return rounds;
+    return m.complete;
 }
 
 static void handle_forget_last(struct handle_gate *g)

@@ -195,17 +195,17 @@ int staging_fetch(struct staging *s, struct domain *d, const pcoll_place *buffer
 bool staging_landed(struct staging *s)
 {
     CHECK(staging_arrived(s));
-    return !s || lane_poll(s->mirror, LANE_TO_DEVICE) != PCOLL_EAGAIN;
+    return lane_poll(s->mirror, LANE_TO_DEVICE) != PCOLL_EAGAIN;
 }
 
 bool staging_arrived(const struct staging *s)
 {
-    return !s || atomic_load(&s->state) == ARRIVED;
+    return atomic_load(&s->state) == ARRIVED;
 }
 
 int staging_failure(const struct staging *s)
 {
-    int rc = s ? atomic_load(&s->failure) : PCOLL_OK;
+    int rc = atomic_load(&s->failure);
     return rc == PCOLL_OK ? rc : fail(rc, "%s", s->reason.text);
 }
 
@@ -252,8 +252,6 @@ int64_t staging_next_poll(const struct staging *s)
 
 void staging_hold(struct staging *s)
 {
-    if (!s)
-        return;
     CHECK(!s->entered);
     lock_waits(LOCK_STAGING);
     while (atomic_load(&s->state) != ARRIVED && !(s->entered = staging_take_hold(s)))
@@ -264,7 +262,7 @@ void staging_hold(struct staging *s)
 
 void staging_release(struct staging *s)
 {
-    if (!s || !s->entered)
+    if (!s->entered)
         return;
     s->entered = false;
     lock_released(LOCK_STAGING);

@@ -37,9 +37,8 @@ uint64_t staging_bytes(const struct payload *p);
 /* PCOLL_ESTATE: there is no driver of devices. */
 int staging_create(int device, struct staging **out);
 
-/* In the functions below that do not begin a copy `s` may be NULL: the buffers are on the host. */
-
-/* Wait for copies under way and free the staging, before the memory of the domain goes. */
+/* Wait for copies under way and free the staging, before the memory of the domain goes. *s may be
+ * NULL. */
 void staging_destroy(struct staging **s);
 
 /* Application, ARRIVED: begin to copy the buffers that are on the device, after everything that

@@ -178,12 +178,6 @@ int communicator_fail_undriven(struct communicator *c, int code)
     return fail_again(&own);
 }
 
-int communicator_check(struct communicator *c)
-{
-    int code = atomic_load(&c->failure);
-    return code != PCOLL_OK && c->first_failure ? fail_again(c->first_failure) : code;
-}
-
 /* Slots. */
 
 int communicator_free_slots(struct communicator *c, uint32_t from, uint32_t slots,

@@ -237,4 +237,8 @@ int communicator_fail(struct communicator *c, int code);
 /* The same for a thread that does not hold the drive lock. */
 int communicator_fail_undriven(struct communicator *c, int code);
 /* Return PCOLL_OK, or fail with the failure of the communicator. */
-int communicator_check(struct communicator *c);
+static inline int communicator_check(const struct communicator *c)
+{
+    int code = atomic_load(&c->failure);
+    return code != PCOLL_OK && c->first_failure ? fail_again(c->first_failure) : code;
+}

@@ -45,7 +45,7 @@ int user_object_leave(struct user_object *o, int rc)
 int user_object_enter(struct user_object *o)
 {
     const char *name = o->kind->name;
-    if (user_object_forked())
+    if (atomic_load(&user_object_in_child))
         return fail(PCOLL_ESTATE,
                     "this process was forked from the one that made %s: it works in "
                     "that one only",
