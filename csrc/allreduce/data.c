@@ -224,7 +224,7 @@ int data_native_over(struct round_data *d, const struct op *op)
     if (op->out != NATIVE_HEADER)
         return PCOLL_OK;
     const uint64_t *starters = d->native + NATIVE_MASKS + ROUND_MASKS * words;
-    round_header_clear(h, d->shape->ranks, h->round);
+    round_header_clear(h, h->round);
     h->flags = (uint16_t)d->native[NATIVE_FLAGS];
     h->intent = d->native[NATIVE_INTENT];
     for (enum round_mask m = 0; m < ROUND_MASKS; m++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The form of a handle's messages, reading their headers, and segments; see domain.h. */
+/* The form of a handle's messages, and segments; see domain.h. */
 #include "domain/domain.h"
 
 #include <errno.h>
@@ -115,29 +115,6 @@ void round_shape_destroy(struct round_shape *shape)
     payload_destroy(&shape->payload);
     free(shape->failed);
     shape->failed = NULL;
-}
-
-void round_describe(const struct round_shape *shape, const struct round_header *h,
-                    pcoll_round *round, uint64_t *masks)
-{
-    size_t words = bitset_words(shape->ranks);
-    uint32_t active = round_count(h, shape->ranks, ROUND_ACTIVE);
-    INTERLEAVE(); /* between two loads that have to fit together */
-    *round = (pcoll_round){
-        .index = h->round,
-        .active = active,
-        .stored = round_count(h, shape->ranks, ROUND_STORED),
-        .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
-        .below_quorum = h->flags & ROUND_BELOW_QUORUM,
-        .failed = round_count(h, shape->ranks, ROUND_FAILED),
-        .differ = round_intents_differ(h->intent),
-    };
-    if (!masks)
-        return;
-    bitset_clear(masks, 3 * words);
-    round_apply(h, shape->ranks, ROUND_ACTIVE, masks, true);
-    round_apply(h, shape->ranks, ROUND_STORED, masks + words, true);
-    round_apply(h, shape->ranks, ROUND_FAILED, masks + 2 * words, true);
 }
 
 /* Segments. The cookie is in a page of its own before the memory. */

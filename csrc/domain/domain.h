@@ -134,11 +134,6 @@ int round_shape_bury(struct round_shape *shape, const uint64_t *failed);
 void round_shape_pad(struct round_shape *shape, uint32_t slices);
 void round_shape_destroy(struct round_shape *shape);
 
-/* Describe a delivered round from its header (index, active, stored, initiator, masks). The
- * header may change meanwhile: the caller then discards the description. */
-void round_describe(const struct round_shape *shape, const struct round_header *h,
-                    pcoll_round *round, uint64_t *masks);
-
 /*
  * A segment: memory that processes of one machine share, an anonymous memory file. The process
  * that makes it keeps it open until the others have opened it through /proc. It has no name, so

@@ -421,11 +421,6 @@ void node_sleeps(struct domain *n, bool asleep)
         STEP(atomic_fetch_and(word, ~bit));
 }
 
-int node_failure(struct domain *d)
-{
-    return atomic_load_explicit(&d->shared->failure, memory_order_acquire);
-}
-
 static void node_release_memory(void *memory, size_t bytes)
 {
     (void)bytes;
@@ -489,7 +484,7 @@ static void node_begin_at(struct domain *n, struct domain *old, uint64_t round,
         node_write_live(n, last);
     if (last)
         node_note_join(n, round - 1, last);
-    STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));
+    node_set_control(n, round, NODE_OPEN);
 }
 
 /* Move the deposit that is pending after the recovery to the new domain. */
@@ -580,6 +575,7 @@ static bool node_create_view(struct domain *n, struct node_view *v, uint32_t ran
     v->arrived = sets + words;
     v->deposited = sets + 2 * words;
     v->round = (struct policy_round){.ranks = ranks,
+                                     .words = (uint32_t)words,
                                      .live = v->live,
                                      .drawn = sets + 3 * words,
                                      .overdue = sets + 4 * words};

@@ -297,9 +297,32 @@ static inline struct round_header *node_result(const struct domain *n, uint64_t 
     return message_in(n->shape, n->results + round % n->ring * n->shape->slot_bytes);
 }
 
+/* Return where the sum of the domain is built. */
+static inline struct round_header *node_target(const struct domain *n, uint64_t round)
+{
+    return n->fabric ? n->gathered : node_result(n, round);
+}
+
+static inline void node_set_control(struct domain *n, uint64_t round,
+                                    enum node_phase phase)
+{
+    STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
+}
+
 static inline struct node_line *node_own_line(const struct domain *n)
 {
     return &n->lines[n->who];
+}
+
+static inline void node_set_calling(struct domain *n, bool calling)
+{
+    atomic_store_explicit(&node_own_line(n)->calling, calling, memory_order_relaxed);
+}
+
+/* Return PCOLL_OK, or the error of a reduction. */
+static inline int node_failure(const struct domain *n)
+{
+    return atomic_load_explicit(&n->shared->failure, memory_order_acquire);
 }
 
 static inline _Atomic uint64_t *node_own_descriptor(const struct domain *n)
@@ -312,7 +335,6 @@ static inline _Atomic uint64_t *node_own_descriptor(const struct domain *n)
 /* Update n->member from the shared memory. Reads the descriptor first, then control, so that
  * `complete` is not older than `frozen`. Returns the descriptor. */
 uint64_t node_look(struct domain *n);
-void node_set_calling(struct domain *n, bool calling);
 void node_note_arrival_time(struct domain *n);
 /* Write who is live before the first round, or after `last` (without a fabric). */
 void node_write_live(struct domain *n, const struct round_header *last);
@@ -368,8 +390,6 @@ void node_retire(struct domain *n);
 void node_help(struct domain *n, bool driver, int64_t *alarm);
 /* The member wants to be woken, until it says otherwise. */
 void node_sleeps(struct domain *n, bool asleep);
-/* Return PCOLL_OK, or the error of a reduction. */
-int node_failure(struct domain *n);
 
 /* Copy the results that this member may still read, and the last one that it has read if it is
  * there (a joining rank has none from before), up to round - 1, whose message is `last`. Members

@@ -9,42 +9,34 @@
 
 /* The member's view of itself. */
 
-/* Record the round that took the last deposit. The closer swaps the descriptor before it
- * writes `taken_in`. So while the descriptor names a frozen slot, its round count gives the
- * round; afterwards `taken_in` does. */
-static void node_note_departure(struct domain *n, uint64_t word)
-{
-    struct member *m = &n->member;
-    if (!n->owes || descriptor_pending(word) != NO_SLOT)
-        return;
-    uint64_t rounds = m->contribution.frozen != NO_SLOT
-                          ? descriptor_rounds(word)
-                          : STEP(atomic_load(&node_own_line(n)->taken_in));
-    m->taken_in = (int64_t)rounds - 1;
-    n->pending.taken_in[n->pending.last] = rounds;
-    m->stats.included++;
-    n->owes = false;
-}
-
+/*
+ * The closer swaps the descriptor before it writes `taken_in`. So while the descriptor names a
+ * frozen slot, its round count gives the round that took the last deposit; afterwards `taken_in`
+ * does.
+ */
 uint64_t node_look(struct domain *n)
 {
+    struct member *m = &n->member;
     uint64_t word = STEP(atomic_load(node_own_descriptor(n)));
-    descriptor_load(word, &n->member);
-    n->member.complete = node_control_round(node_control(n));
-    CHECK(member_counts_hold(&n->member));
-    node_note_departure(n, word);
-    if (n->member.complete >= n->member.frozen) /* the round that read it is over */
-        n->member.contribution.frozen = NO_SLOT;
-    n->member.contribution.held = 0;
+    descriptor_load(word, m);
+    m->complete = node_control_round(node_control(n));
+    CHECK(member_counts_hold(m));
+    if (n->owes && m->contribution.pending == NO_SLOT) {
+        uint64_t rounds = m->contribution.frozen != NO_SLOT
+                              ? m->frozen
+                              : STEP(atomic_load(&node_own_line(n)->taken_in));
+        m->taken_in = (int64_t)rounds - 1;
+        n->pending.taken_in[n->pending.last] = rounds;
+        m->stats.included++;
+        n->owes = false;
+    }
+    if (m->complete >= m->frozen) /* the round that read it is over */
+        m->contribution.frozen = NO_SLOT;
+    m->contribution.held = 0;
     for (int i = 0; n->pending.wanted && i < n->slots_each; i++)
-        if (n->pending.taken_in[i] > n->member.delivered)
-            n->member.contribution.held |= 1u << i;
+        if (n->pending.taken_in[i] > m->delivered)
+            m->contribution.held |= 1u << i;
     return word;
-}
-
-void node_set_calling(struct domain *n, bool calling)
-{
-    atomic_store_explicit(&node_own_line(n)->calling, calling, memory_order_relaxed);
 }
 
 void node_note_arrival_time(struct domain *n)
@@ -79,7 +71,8 @@ void node_write_live(struct domain *n, const struct round_header *last)
 
 enum { MET_TIME_BITS = 48 };
 
-static void node_read_view(const struct domain *n, struct node_view *v)
+/* Find out what this round asks for. */
+static void node_read_view(const struct domain *n, uint64_t round, struct node_view *v)
 {
     uint32_t ranks = n->shape->ranks;
     for (size_t i = 0; i < bitset_words(ranks); i++)
@@ -87,11 +80,7 @@ static void node_read_view(const struct domain *n, struct node_view *v)
     for (uint32_t i = 0; n->absent && i < ranks; i++)
         v->absences[i] =
             STEP(atomic_load_explicit(&n->absent[i], memory_order_acquire));
-}
-
-/* Find out what the round of this view asks for. */
-static void node_ask(const struct domain *n, uint64_t round, struct node_view *v)
-{
+    v->round.live_count = v->round.own_count = bitset_count(v->live, v->round.words);
     struct policy_draw draw = {
         .seed = n->seed, .slot = *n->hooks.slot, .round = round, .endpoints = 1};
     policy_open(&n->policy, &draw, v->absences, &v->round);
@@ -104,12 +93,11 @@ static bool node_open_view(struct domain *n, struct node_view *v, uint64_t round
 {
     if (v->opened == round + 1)
         return true;
-    node_read_view(n, v);
+    node_read_view(n, round, v);
     uint64_t control = node_control(n);
     if (node_control_round(control) != round ||
         node_control_phase(control) != NODE_OPEN)
         return false;
-    node_ask(n, round, v);
     v->opened = round + 1;
     return true;
 }
@@ -122,22 +110,15 @@ static bool node_knows_end_of_join(const struct domain *n, uint32_t j)
     return !joined || STEP(atomic_load(&n->lines[j].delivered)) >= joined;
 }
 
-/* A member withdraws the announcement of a join before it says that it has read the round that ends
- * it, so the announcement counts only if it is read after that. live: NULL if the caller leaves out the ranks that are not live. */
-static bool node_has_arrived(const struct domain *n, const uint64_t *live, uint32_t j,
-                             uint64_t word)
-{
-    if (word & DESCRIPTOR_ARRIVED)
-        return true;
-    bool goes = word & DESCRIPTOR_LEFT;
-    if (!goes && (word & DESCRIPTOR_JOINING) && node_knows_end_of_join(n, j))
-        goes = STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING;
-    return goes && (!live || bitset_has(live, n->hooks.placement->member[j]));
-}
-
-/* Add the ranks that have arrived, and those with a deposit. A descriptor that is frozen for
+/*
+ * Add the ranks that have arrived, and those with a deposit. A descriptor that is frozen for
  * this round already shows that the round is being closed: a member that counts it then finds
- * control changed. */
+ * control changed.
+ *
+ * A member withdraws the announcement of a join before it says that it has read the round that
+ * ends it, so the announcement counts only if it is read after that. live: NULL if the caller
+ * leaves out the ranks that are not live.
+ */
 static void node_arrivals(const struct domain *n, uint64_t round, const uint64_t *live,
                           uint32_t first_word, uint64_t *arrived, uint64_t *deposited)
 {
@@ -146,7 +127,10 @@ static void node_arrivals(const struct domain *n, uint64_t round, const uint64_t
         uint32_t rank = n->hooks.placement->member[j];
         if (descriptor_rounds(word) != round)
             continue;
-        if (node_has_arrived(n, live, j, word))
+        bool goes = word & DESCRIPTOR_LEFT;
+        if (!goes && (word & DESCRIPTOR_JOINING) && node_knows_end_of_join(n, j))
+            goes = STEP(atomic_load(&n->descriptors[j])) & DESCRIPTOR_JOINING;
+        if ((word & DESCRIPTOR_ARRIVED) || (goes && (!live || bitset_has(live, rank))))
             bitset_add(arrived, rank - 64 * first_word);
         if (descriptor_pending(word) != NO_SLOT)
             bitset_add(deposited, rank - 64 * first_word);
@@ -300,59 +284,42 @@ void node_alert(struct domain *n)
     n->hooks.alert(n->hooks.arg, n->hooks.placement->member[0]);
 }
 
-static void node_set_control(struct domain *n, uint64_t round, enum node_phase phase)
-{
-    STEP(atomic_store(&n->shared->control, node_control_word(round, phase, n->who)));
-}
-
-/* The closer: take the deposit of member j, if there is one. Returns its slot or NO_SLOT. */
-static int node_freeze_member(struct domain *n, uint32_t j, struct round_header *h)
-{
-    uint32_t rank = n->hooks.placement->member[j];
-    uint64_t word = STEP(atomic_load(&n->descriptors[j]));
-    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
-                                              descriptor_freeze(word))))
-        ;
-    int slot = descriptor_pending(word);
-    CHECK(descriptor_rounds(word) == h->round);
-    CHECK(slot < n->slots_each);
-    descriptor_announce(word, rank, h, n->shape->ranks);
-    if (slot != NO_SLOT)
-        h->intent |= atomic_load_explicit(&n->lines[j].intent, memory_order_relaxed);
-    else if (n->shape->described) /* Its handle is being freed. */
-        h->intent |= ROUND_INTENT_ENDED;
-    MOMENT("member frozen");
-    if (n->hooks.frozen)
-        n->hooks.frozen(n->hooks.arg, rank, h->round, h,
-                        slot == NO_SLOT ? NULL
-                                        : message_payload(node_slot(n, j, slot)));
-    if (slot != NO_SLOT)
-        STEP(atomic_store_explicit(&n->lines[j].taken_in, h->round + 1,
-                                   memory_order_release));
-    return slot;
-}
-
-/* Return where the sum of the domain is built. */
-static struct round_header *node_target(const struct domain *n, uint64_t round)
-{
-    return n->fabric ? n->gathered : node_result(n, round);
-}
-
+/* The closer: take the deposits of all members, and list their slots. Return their number. */
 static uint32_t node_freeze_all(struct domain *n, uint64_t round, uint32_t initiator)
 {
     const struct round_shape *shape = n->shape;
     struct round_header *h = node_target(n, round);
     uint32_t parts = 0;
-    round_header_clear(h, shape->ranks, round);
+    round_header_clear(h, round);
     if (shape->failed) {
         round_add_set(h, shape->ranks, ROUND_LEFT, shape->failed);
         round_add_set(h, shape->ranks, ROUND_FAILED, shape->failed);
     }
     for (uint32_t j = 0; j < n->members; j++) {
-        int slot = node_freeze_member(n, j, h);
+        uint32_t rank = n->hooks.placement->member[j];
+        uint64_t word = STEP(atomic_load(&n->descriptors[j]));
+        while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,
+                                                  descriptor_freeze(word))))
+            ;
+        int slot = descriptor_pending(word);
+        CHECK(descriptor_rounds(word) == round);
+        CHECK(slot < n->slots_each);
+        descriptor_announce(word, rank, h, shape->ranks);
         if (slot != NO_SLOT)
-            n->list[parts++] =
-                (struct node_frozen){.member = j, .slot = (uint32_t)slot};
+            h->intent |=
+                atomic_load_explicit(&n->lines[j].intent, memory_order_relaxed);
+        else if (shape->described) /* Its handle is being freed. */
+            h->intent |= ROUND_INTENT_ENDED;
+        MOMENT("member frozen");
+        if (n->hooks.frozen)
+            n->hooks.frozen(n->hooks.arg, rank, round, h,
+                            slot == NO_SLOT ? NULL
+                                            : message_payload(node_slot(n, j, slot)));
+        if (slot == NO_SLOT)
+            continue;
+        STEP(atomic_store_explicit(&n->lines[j].taken_in, round + 1,
+                                   memory_order_release));
+        n->list[parts++] = (struct node_frozen){.member = j, .slot = (uint32_t)slot};
     }
     h->initiator = initiator;
     atomic_store_explicit(&n->shared->parts, parts, memory_order_relaxed);
@@ -367,30 +334,22 @@ static const char *node_part_payload(const struct domain *n, uint32_t k)
 }
 
 /* Reduce one chunk in the order of the ranks, whichever member does it. */
-static int node_reduce_chunk(struct domain *n, uint64_t round, uint32_t chunk)
+static void node_reduce_chunk(struct domain *n, uint64_t round, uint32_t chunk)
 {
+    INTERLEAVE();
+    MOMENT("chunk taken");
     const struct payload *p = &n->shape->payload;
     uint32_t parts = atomic_load_explicit(&n->shared->parts, memory_order_relaxed);
     size_t begin = payload_cut(p, chunk, n->chunks),
            end = payload_cut(p, chunk + 1, n->chunks);
     char *out = (char *)message_payload(node_target(n, round)) + begin;
-    if (parts == 1) {
-        memcpy(out, node_part_payload(n, 0) + begin, end - begin);
-        return PCOLL_OK;
-    }
-    int rc = PCOLL_OK;
     const char *sum = node_part_payload(n, 0) + begin;
+    int rc = PCOLL_OK;
+    if (parts == 1)
+        memcpy(out, sum, end - begin);
     for (uint32_t k = 1; k < parts && rc == PCOLL_OK; k++, sum = out)
         rc = payload_reduce_slice(p, out, sum, node_part_payload(n, k) + begin, begin,
                                   end);
-    return rc;
-}
-
-static void node_do_chunk(struct domain *n, uint64_t round, uint32_t chunk)
-{
-    INTERLEAVE();
-    MOMENT("chunk taken");
-    int rc = node_reduce_chunk(n, round, chunk);
     if (rc != PCOLL_OK)
         atomic_store(&n->shared->failure, rc);
     if (!n->fabric)
@@ -405,7 +364,7 @@ void node_note_join(struct domain *n, uint64_t round, const struct round_header 
 {
     CHECK(result->round == round);
     uint32_t ranks = n->shape->ranks;
-    if (round_all_gone(result, ranks) && round_count(result, ranks, ROUND_JOINED))
+    if (round_count(result, ranks, ROUND_JOINED) && round_all_gone(result, ranks))
         STEP(atomic_store(&n->shared->all_joined, round + 1));
 }
 
@@ -421,29 +380,6 @@ static void node_count_absences(struct domain *n, const struct round_header *res
     }
 }
 
-/* Record what the completed round changes for the next one. Uses the sets of the caller's
- * view, which is opened again for the next round. */
-static void node_account(struct domain *n, uint64_t round, struct round_header *result,
-                         enum node_side side)
-{
-    struct node_view *v = &n->view[side];
-    uint32_t ranks = n->shape->ranks;
-    v->opened = 0;
-    if (n->policy.deadline > 0) { /* judged by the live set of this round */
-        node_read_view(n, v);
-        node_ask(n, round, v);
-        if (!policy_kept(&n->policy, &v->round, result, v->arrived, v->deposited))
-            result->flags |= ROUND_BELOW_QUORUM;
-    }
-    if (n->absent)
-        node_count_absences(n, result);
-    size_t words = bitset_words(ranks);
-    round_live(result, ranks, n->shape->failed, 0, words, v->live);
-    for (size_t i = 0; i < words; i++)
-        STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));
-    node_note_join(n, round, result);
-}
-
 /* The result is in the ring: open the next round. */
 static void node_complete(struct domain *n, uint64_t round)
 {
@@ -457,7 +393,9 @@ static void node_complete(struct domain *n, uint64_t round)
     node_wake_sleepers(n, n->members);
 }
 
-/* The sum of the domain is ready. */
+/* The sum of the domain is ready. Without a fabric it is the result: record what the round changes
+ * for the next one, and open that. Uses the sets of the caller's view, which is opened again for
+ * the next round. */
 static void node_end_reduction(struct domain *n, uint64_t round, enum node_side side)
 {
     MOMENT("sum ready");
@@ -465,7 +403,22 @@ static void node_end_reduction(struct domain *n, uint64_t round, enum node_side 
         node_set_control(n, round, NODE_FABRIC);
         return;
     }
-    node_account(n, round, node_result(n, round), side);
+    struct round_header *result = node_result(n, round);
+    struct node_view *v = &n->view[side];
+    uint32_t ranks = n->shape->ranks;
+    v->opened = 0;
+    if (n->policy.deadline > 0) { /* judged by the live set of this round */
+        node_read_view(n, round, v);
+        if (!policy_kept(&n->policy, &v->round, result, v->arrived, v->deposited))
+            result->flags |= ROUND_BELOW_QUORUM;
+    }
+    if (n->absent)
+        node_count_absences(n, result);
+    size_t words = bitset_words(ranks);
+    round_live(result, ranks, n->shape->failed, 0, words, v->live);
+    for (size_t i = 0; i < words; i++)
+        STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));
+    node_note_join(n, round, result);
     node_complete(n, round);
 }
 
@@ -491,7 +444,7 @@ static bool node_reduce_one(struct domain *n, uint64_t round, bool *ended)
     uint32_t chunk;
     if (!node_take_chunk(n, round, &chunk))
         return false;
-    node_do_chunk(n, round, chunk);
+    node_reduce_chunk(n, round, chunk);
     uint64_t done = STEP(atomic_fetch_add(&n->shared->done, 1)) + 1;
     CHECK(done <= n->chunks);
     *ended = done == n->chunks;
@@ -562,7 +515,7 @@ static bool node_close(struct domain *n, uint64_t round, uint32_t initiator,
                                    message_payload(node_result(n, round)));
         node_end_reduction(n, round, side);
     } else if (n->chunks == 1) {
-        node_do_chunk(n, round, 0);
+        node_reduce_chunk(n, round, 0);
         node_end_reduction(n, round, side);
     } else {
         STEP(atomic_store(&n->shared->done, 0));
@@ -601,10 +554,13 @@ static bool node_overwritten(const struct domain *n, uint64_t round)
             node_control_phase(control) != NODE_OPEN);
 }
 
+/* Copy out a result and describe it. The header may change meanwhile: the caller then discards
+ * both. */
 static void node_copy_out(struct domain *n, const struct round_header *h,
                           void *const *buffers, pcoll_round *round, uint64_t *masks)
 {
     const struct round_shape *shape = n->shape;
+    size_t words = bitset_words(shape->ranks);
     INTERLEAVE();
     if (round_intents_differ(h->intent))
         buffers = NULL;
@@ -613,7 +569,23 @@ static void node_copy_out(struct domain *n, const struct round_header *h,
     else if (buffers)
         payload_unpack(&shape->payload, buffers, message_payload(h));
     INTERLEAVE();
-    round_describe(shape, h, round, masks);
+    uint32_t active = round_count(h, shape->ranks, ROUND_ACTIVE);
+    INTERLEAVE(); /* between two loads that have to fit together */
+    *round = (pcoll_round){
+        .index = h->round,
+        .active = active,
+        .stored = round_count(h, shape->ranks, ROUND_STORED),
+        .initiator = h->initiator == ROUND_NOBODY ? -1 : (int32_t)h->initiator,
+        .below_quorum = h->flags & ROUND_BELOW_QUORUM,
+        .failed = round_count(h, shape->ranks, ROUND_FAILED),
+        .differ = round_intents_differ(h->intent),
+    };
+    if (!masks)
+        return;
+    bitset_clear(masks, 3 * words);
+    round_apply(h, shape->ranks, ROUND_ACTIVE, masks, true);
+    round_apply(h, shape->ranks, ROUND_STORED, masks + words, true);
+    round_apply(h, shape->ranks, ROUND_FAILED, masks + 2 * words, true);
 }
 
 /* A rank with which all have joined no longer announces its join. It clears JOINING before it writes

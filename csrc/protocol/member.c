@@ -51,11 +51,6 @@ struct deposit_plan contribution_plan(const struct contribution *c)
     return plan;
 }
 
-bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan)
-{
-    return plan.carried == NO_SLOT || plan.carried == c->pending;
-}
-
 void contribution_publish(struct contribution *c, struct deposit_plan plan)
 {
     CHECK(plan.target >= 0 && plan.target < c->slots);

@@ -58,7 +58,12 @@ void contribution_init(struct contribution *c, enum pcoll_late late, bool owned_
 int contribution_slots(bool owned_send);
 struct deposit_plan contribution_plan(const struct contribution *c);
 /* Return whether a plan that was made earlier still holds. Otherwise plan again. */
-bool contribution_plan_holds(const struct contribution *c, struct deposit_plan plan);
+static inline bool contribution_plan_holds(const struct contribution *c,
+                                           struct deposit_plan plan)
+{
+    return plan.carried == NO_SLOT || plan.carried == c->pending;
+}
+
 /* The deposit was written by the plan: make it the pending one. */
 void contribution_publish(struct contribution *c, struct deposit_plan plan);
 

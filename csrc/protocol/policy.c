@@ -106,11 +106,6 @@ bool policy_activates(const struct pcoll_policy *policy)
     return !policy_kind_of(policy)->alone || policy->deadline > 0;
 }
 
-static size_t policy_words(const struct policy_round *round)
-{
-    return round->words ? round->words : bitset_words(round->ranks);
-}
-
 /* Draw the next rank from `first` on that is live and not drawn yet. */
 static void policy_draw_from(struct policy_round *round, uint32_t first)
 {
@@ -146,38 +141,28 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *d,
     CHECK(d->endpoints > 0 && d->endpoints <= round->ranks);
     static uint64_t const coordinators = 0x636f6f7264696e61u; /* another stream */
     uint64_t stream = splitmix_mix(d->seed) ^ d->slot;
-    size_t words = policy_words(round);
-    bitset_clear_sparse(round->drawn, words);
-    if (policy_draws(policy))
+    bitset_clear_sparse(round->drawn, round->words);
+    if (policy_kind_of(policy)->draws)
         policy_draw_ranks(round, stream, d->round,
                           policy->kind == PCOLL_MAJORITY ? 1 : policy->count,
                           round->overdue); /* Free until it is filled below. */
-    bitset_clear_sparse(round->overdue, words);
+    bitset_clear_sparse(round->overdue, round->words);
     for (uint32_t rank = 0; absences && rank < round->ranks; rank++)
         if (policy->max_staleness && absences[rank] >= policy->max_staleness &&
             bitset_has(round->live, rank))
             bitset_add(round->overdue, rank);
-    if (!round->words)
-        round->live_count = round->own_count = bitset_count(round->live, words);
-    round->drawn_count = bitset_count(round->drawn, words);
-    round->overdue_count = bitset_count(round->overdue, words);
+    round->drawn_count = bitset_count(round->drawn, round->words);
+    round->overdue_count = bitset_count(round->overdue, round->words);
     round->coordinator = splitmix_below(stream ^ coordinators, d->round, d->endpoints);
     CHECK(round->drawn_count <= round->live_count);
     CHECK(round->overdue_count <= round->live_count);
-}
-
-uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
-                      const uint64_t *set)
-{
-    uint32_t first = bitset_first_common(arrived, set, policy_words(round));
-    return first == ROUND_NOBODY ? first : first + 64 * round->first_word;
 }
 
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited)
 {
     struct policy_report report = {0};
-    for (size_t i = 0; i < policy_words(round); i++) {
+    for (size_t i = 0; i < round->words; i++) {
         uint64_t came = arrived[i] & round->live[i];
         uint64_t present = came | (deposited[i] & round->live[i]);
         report.arrived += (uint32_t)__builtin_popcountll(came);
@@ -190,24 +175,15 @@ struct policy_report policy_count(const struct policy_round *round,
 
 bool policy_takes_all(const struct pcoll_policy *policy)
 {
-    return policy_draws(policy) || policy->max_staleness || policy->deadline > 0;
-}
-
-bool policy_has_timers(const struct pcoll_policy *policy)
-{
-    return policy->linger > 0 || policy->deadline > 0;
-}
-
-bool policy_draws(const struct pcoll_policy *policy)
-{
-    return policy_kind_of(policy)->draws;
+    return policy_kind_of(policy)->draws || policy->max_staleness ||
+           policy->deadline > 0;
 }
 
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report)
 {
     CHECK(report.drawn <= report.arrived);
-    if (policy_draws(policy) && !(policy->linger > 0))
+    if (policy_kind_of(policy)->draws && !(policy->linger > 0))
         report.arrived = 0;
     return report;
 }
@@ -218,7 +194,7 @@ bool policy_met(const struct pcoll_policy *policy, const struct policy_round *ro
     CHECK(report->drawn <= round->drawn_count);
     CHECK(report->overdue <= round->overdue_count);
     CHECK(report->arrived <= round->live_count);
-    if (policy_starts_alone(policy)) /* If no rank is live, no round starts. */
+    if (policy_kind_of(policy)->alone) /* If no rank is live, no round starts. */
         return round->live_count && report->arrived == round->own_count;
     return policy_rule_met(policy, round, report) &&
            report->overdue == round->overdue_count;
@@ -236,7 +212,7 @@ bool policy_kept(const struct pcoll_policy *policy, const struct policy_round *r
 const uint64_t *policy_awaited(const struct pcoll_policy *policy,
                                const struct policy_round *round)
 {
-    return policy_draws(policy) ? round->drawn : NULL;
+    return policy_kind_of(policy)->draws ? round->drawn : NULL;
 }
 
 /* The counts of a coordinator. */
@@ -289,8 +265,9 @@ uint32_t round_trigger_starter(const struct pcoll_policy *policy,
                                const struct policy_round *round,
                                const uint64_t *arrived)
 {
-    const uint64_t *among = policy_draws(policy) ? round->drawn : round->live;
-    return policy_first(round, arrived, among);
+    const uint64_t *among = policy_kind_of(policy)->draws ? round->drawn : round->live;
+    uint32_t first = bitset_first_common(arrived, among, round->words);
+    return first == ROUND_NOBODY ? first : first + 64 * round->first_word;
 }
 
 /* Return the decision to start `seconds` after the time `since`, with this initiator. */
@@ -314,9 +291,12 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
     if (!policy_met(policy, round, state->report))
         return (struct round_trigger){.met_since = state->met_since,
                                       .alarm = ROUND_NEVER};
-    bool lingers = policy->linger > 0 && !policy_starts_alone(policy);
+    bool lingers = policy->linger > 0 && !policy_kind_of(policy)->alone;
     if (!lingers || state->report->arrived == round->live_count)
-        return round_trigger_after(state->now, 0, state->now, state->starter);
+        return (struct round_trigger){.start = true,
+                                      .initiator = state->starter,
+                                      .met_since = ROUND_NEVER,
+                                      .alarm = ROUND_NEVER};
     int64_t since = state->met_since == ROUND_NEVER ? state->now : state->met_since;
     struct round_trigger t =
         round_trigger_after(since, policy->linger, state->now, state->starter);

@@ -31,7 +31,7 @@ struct policy_round {
     uint32_t live_count, drawn_count, overdue_count;
     uint32_t own_count; /* The live ranks of this endpoint. */
     /* All sets, and the sets of arrivals, have this many words, from this word of a set of all
-     * ranks on. 0: all words, of one endpoint; policy_open then counts the live ranks. */
+     * ranks on. */
     uint32_t first_word, words;
 };
 
@@ -54,8 +54,8 @@ struct policy_draw {
 int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 /* Return whether the sets must have all ranks. Otherwise those of this endpoint are enough. */
 bool policy_takes_all(const struct pcoll_policy *policy);
-/* Find out what a round requires. The caller sets ranks and live, with their counts, and provides
- * memory for the two other sets. absences[i] is the number of rounds in a row that rank i has missed
+/* Find out what a round requires. The caller sets ranks, words and live, with the counts of live
+ * ranks, and provides memory for the two other sets. absences[i] is the number of rounds in a row that rank i has missed
  * (NULL: not counted). */
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *draw,
                  const uint32_t *absences, struct policy_round *round);
@@ -63,17 +63,16 @@ void policy_open(const struct pcoll_policy *policy, const struct policy_draw *dr
 /* Count the ranks of two sets: those that have arrived, and those with a deposit. */
 struct policy_report policy_count(const struct policy_round *round,
                                   const uint64_t *arrived, const uint64_t *deposited);
-/* Return the lowest of the ranks that have arrived that is in a set; ROUND_NOBODY. */
-uint32_t policy_first(const struct policy_round *round, const uint64_t *arrived,
-                      const uint64_t *set);
 
 /* Return the part of a report that matters: drawn ranks only, if no linger waits for others. */
 struct policy_report policy_relevant(const struct pcoll_policy *policy,
                                      struct policy_report report);
-/* Return whether a drawn rank starts the round. */
-bool policy_draws(const struct pcoll_policy *policy);
 /* Return whether the policy depends on time. */
-bool policy_has_timers(const struct pcoll_policy *policy);
+static inline bool policy_has_timers(const struct pcoll_policy *policy)
+{
+    return policy->linger > 0 || policy->deadline > 0;
+}
+
 /* Return whether a coordinator decides. */
 bool policy_coordinated(const struct pcoll_policy *policy);
 /* Return whether the endpoint that starts has to activate the others. With full all start by
@@ -153,7 +152,7 @@ struct round_trigger round_trigger_evaluate(const struct pcoll_policy *policy,
 /* Decide whether the first rank has waited longer than the deadline. */
 struct round_trigger round_trigger_deadline(const struct pcoll_policy *policy,
                                             const struct round_state *state);
-/* Return the lowest of these ranks whose arrival may start the round. */
+/* Return the lowest of these ranks whose arrival may start the round, or ROUND_NOBODY. */
 uint32_t round_trigger_starter(const struct pcoll_policy *policy,
                                const struct policy_round *round,
                                const uint64_t *arrived);

@@ -27,12 +27,6 @@ size_t round_header_length(const void *last, uint32_t ranks)
     return is_long ? round_header_bytes(ranks) : sizeof h;
 }
 
-void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round)
-{
-    (void)ranks;
-    *h = (struct round_header){.round = round, .initiator = ROUND_NOBODY};
-}
-
 /* Sets and runs. Another member may be writing the header that a member reads (node.h), so
  * whatever it has, no index is out of bounds. */
 
@@ -104,8 +98,10 @@ void round_apply(const struct round_header *h, uint32_t ranks, enum round_mask w
     for (size_t i = 0; own && i < bitset_words(ranks); i++)
         if (own[i])
             set[i] = add ? set[i] | own[i] : set[i] & ~own[i];
+    if (own)
+        return;
     uint32_t end, k = round_runs(h, which, &end);
-    for (; !own && k < end; k++)
+    for (; k < end; k++)
         round_apply_run(set, h->run[k].begin,
                         h->run[k].end < ranks ? h->run[k].end : ranks, add);
 }
@@ -279,11 +275,6 @@ uint64_t round_intent(uint64_t number)
     return number ? (uint64_t)~half << 32 | half : 0;
 }
 
-bool round_intents_differ(uint64_t word)
-{
-    return __builtin_popcountll(word) > 32;
-}
-
 bool round_is_null(const struct round_header *h, uint32_t ranks)
 {
     const uint64_t *active = round_set(h, ranks, ROUND_ACTIVE);
@@ -312,15 +303,17 @@ static uint64_t round_word(const struct round_header *h, uint32_t ranks,
                            enum round_mask which, size_t i)
 {
     const uint64_t *set = round_set(h, ranks, which);
+    if (set)
+        return set[i];
     uint64_t word = 0;
     uint32_t first = (uint32_t)(64 * i), last, k = round_runs(h, which, &last);
-    for (; !set && k < last; k++) {
+    for (; k < last; k++) {
         uint32_t begin = h->run[k].begin > first ? h->run[k].begin - first : 0;
         uint32_t end = h->run[k].end > first ? h->run[k].end - first : 0;
         if (begin < 64 && begin < end)
             word |= ~(uint64_t)0 << begin & ~(uint64_t)0 >> (end < 64 ? 64 - end : 0);
     }
-    return set ? set[i] : word;
+    return word;
 }
 
 /* Return word i of the set of the live ranks: all but the dead and those that left, and unless
@@ -342,18 +335,21 @@ uint32_t round_live(const struct round_header *h, uint32_t ranks,
 {
     CHECK(!h || live != h->set);
     static const struct round_header none;
-    bool back = !h || round_all_gone(h, ranks);
-    uint32_t count = ranks;
     h = h ? h : &none;
-    while (failed || round_count(h, ranks, ROUND_LEFT) ||
-           (!back && round_count(h, ranks, ROUND_JOINED))) {
-        count = 0;
+    if (!failed && !round_count(h, ranks, ROUND_LEFT) &&
+        !round_count(h, ranks, ROUND_JOINED)) {
+        size_t bits = ranks - 64 * first;
+        bitset_fill(live, (uint32_t)(bits < 64 * words ? bits : 64 * words));
+        return ranks;
+    }
+    bool back = h == &none || round_all_gone(h, ranks);
+    uint32_t count = 0;
+    for (;; back = true) {
         for (size_t i = 0; i < bitset_words(ranks); i++)
             count += (uint32_t)__builtin_popcountll(
                 round_live_word(h, ranks, failed, back, i));
         if (count || back)
             break;
-        back = true;
     }
     for (size_t i = 0; i < words; i++)
         live[i] = round_live_word(h, ranks, failed, back, first + i);

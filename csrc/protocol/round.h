@@ -78,7 +78,12 @@ size_t round_header_length(const void *last, uint32_t ranks);
  * where h ends. PCOLL_EPROTOCOL. */
 int round_header_decode(struct round_header *h, const void *wire, size_t bytes,
                         uint32_t ranks, uint64_t round);
-void round_header_clear(struct round_header *h, uint32_t ranks, uint64_t round);
+/* Clear a header of any number of ranks: it is short. */
+static inline void round_header_clear(struct round_header *h, uint64_t round)
+{
+    *h = (struct round_header){.round = round, .initiator = ROUND_NOBODY};
+}
+
 /* Add ranks begin to end - 1 to a set of the header, or the ranks of another set. */
 void round_add(struct round_header *h, uint32_t ranks, enum round_mask which,
                uint32_t begin, uint32_t end);
@@ -105,7 +110,11 @@ void round_header_merge(struct round_header *out, const struct round_header *a,
 /* Return the word of an intent, which may be any number; 0 is none. */
 uint64_t round_intent(uint64_t number);
 /* Return whether this word is merged from different intents. */
-bool round_intents_differ(uint64_t word);
+static inline bool round_intents_differ(uint64_t word)
+{
+    return __builtin_popcountll(word) > 32;
+}
+
 /* Return whether no data goes with this header: no rank contributed, or intents differ. */
 bool round_is_null(const struct round_header *h, uint32_t ranks);
 /* Find the ranks that had arrived at the round, or announced that they join or leave, and

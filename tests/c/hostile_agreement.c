@@ -48,7 +48,7 @@ static int check_header(void)
     static uint64_t memory[64];
     uint32_t words = (uint32_t)(round_header_bytes(h->ranks) / sizeof *memory);
     struct round_header *header = (struct round_header *)(memory + words) - 1;
-    round_header_clear(header, h->ranks, roll(4));
+    round_header_clear(header, roll(4));
     uint32_t rank = roll(h->ranks);
     round_add(header, h->ranks, ROUND_ACTIVE, rank, rank + 1);
     spoil(memory, words);
@@ -69,7 +69,7 @@ static int decode_header(void)
     size_t bytes = round_header_bytes(ranks);
     struct round_header *header =
         (struct round_header *)(memory + bytes / sizeof *memory) - 1;
-    round_header_clear(header, ranks, roll(4));
+    round_header_clear(header, roll(4));
     for (uint32_t i = roll(6), rank; i; i--) {
         rank = roll(ranks);
         round_add(header, ranks, (enum round_mask)roll(ROUND_MASKS), rank, rank + 1);

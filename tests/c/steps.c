@@ -33,16 +33,19 @@ static bool may_start(struct steps *s, uint32_t *initiator)
     size_t words = bitset_words(s->o.ranks);
     struct policy_draw draw = {
         .seed = s->options.seed, .slot = s->slot, .round = f->round, .endpoints = 2};
-    struct policy_round asked = {
-        .ranks = s->o.ranks, .live = f->live, .drawn = f->drawn, .overdue = f->overdue};
+    struct policy_round asked = {.ranks = s->o.ranks,
+                                 .words = (uint32_t)words,
+                                 .live = f->live,
+                                 .live_count = bitset_count(f->live, words),
+                                 .drawn = f->drawn,
+                                 .overdue = f->overdue};
     policy_open(&s->policy, &draw, s->policy.max_staleness ? f->absences : NULL,
                 &asked);
     bitset_clear(f->arrived, words);
     bitset_clear(f->deposited, words);
     node_fabric_arrivals(d, 0, f->arrived, f->deposited);
     struct policy_report report = policy_count(&asked, f->arrived, f->deposited);
-    *initiator = bitset_first_common(
-        f->arrived, policy_draws(&s->policy) ? f->drawn : f->live, words);
+    *initiator = round_trigger_starter(&s->policy, &asked, f->arrived);
     const struct placement *p = &s->member[0].placement;
     asked.own_count = 0;
     for (uint32_t i = 0; i < p->members; i++)
@@ -496,7 +499,8 @@ static void check_looks(void)
     EXPECT(bitset_empty(busy, bitset_words(s.o.ranks)),
            "a member is busy, but all sleep");
     const uint64_t *awaited = node_awaited(s.observer);
-    EXPECT(s.o.fabric || !awaited == !policy_draws(&s.policy), "awaited");
+    struct policy_round any = {.drawn = busy};
+    EXPECT(s.o.fabric || !awaited == !policy_awaited(&s.policy, &any), "awaited");
     for (uint32_t i = 0; i < s.o.ranks; i++) {
         const struct steps_member *known = &s.member[i];
         struct member m;

@@ -32,7 +32,7 @@ static struct round_header *header(uint64_t round)
     static char memory[4][256];
     static int next;
     struct round_header *h = (struct round_header *)memory[next++ % 4];
-    round_header_clear(h, RANKS, round);
+    round_header_clear(h, round);
     return h;
 }
 

@@ -133,7 +133,19 @@ static void make(struct bed *b, uint64_t live)
 {
     *b = (struct bed){.live = live, .draw = {.seed = 42, .endpoints = RANKS}};
     b->round = (struct policy_round){
-        .ranks = RANKS, .live = &b->live, .drawn = &b->drawn, .overdue = &b->overdue};
+        .ranks = RANKS,
+        .words = 1,
+        .live = &b->live,
+        .drawn = &b->drawn,
+        .overdue = &b->overdue,
+    };
+}
+
+static void open_round(struct bed *b, const pcoll_policy *policy,
+                       const uint32_t *absences)
+{
+    b->round.live_count = (uint32_t)__builtin_popcountll(b->live);
+    policy_open(policy, &b->draw, absences, &b->round);
 }
 
 /* Every rank is drawn equally often, m different ones in each round, and never one that
@@ -146,7 +158,7 @@ static void test_draws(void)
         int count[RANKS] = {0}, coordinator[RANKS] = {0};
         make(&b, (1u << RANKS) - 1);
         for (b.draw.round = 0; b.draw.round < DRAWS; b.draw.round++) {
-            policy_open(&p, &b.draw, NULL, &b.round);
+            open_round(&b, &p, NULL);
             EXPECT(b.round.drawn_count == m, "%u of %u drawn", b.round.drawn_count, m);
             coordinator[b.round.coordinator]++;
             for (uint32_t i = 0; i < RANKS; i++)
@@ -160,12 +172,12 @@ static void test_draws(void)
                    coordinator[i]);
         }
         b.live &= ~(uint64_t)(1 << 3);
-        policy_open(&p, &b.draw, NULL, &b.round);
+        open_round(&b, &p, NULL);
         EXPECT(!bitset_has(&b.drawn, 3), "a rank that has left was drawn");
         EXPECT(b.round.drawn_count == (m < RANKS ? m : m - 1), "%u drawn of %u",
                b.round.drawn_count, m);
         b.live = 0;
-        policy_open(&p, &b.draw, NULL, &b.round);
+        open_round(&b, &p, NULL);
         EXPECT(!b.round.drawn_count, "drawn from no ranks");
     }
 }
@@ -178,9 +190,9 @@ static void test_majority_is_first_of_one(void)
                  first = {.kind = PCOLL_FIRST_OF, .count = 1};
     make(&b, (1u << RANKS) - 1);
     for (b.draw.round = 0; b.draw.round < 100; b.draw.round++) {
-        policy_open(&majority, &b.draw, NULL, &b.round);
+        open_round(&b, &majority, NULL);
         uint64_t drawn = b.drawn;
-        policy_open(&first, &b.draw, NULL, &b.round);
+        open_round(&b, &first, NULL);
         EXPECT(drawn == b.drawn, "round %llu", (unsigned long long)b.draw.round);
         EXPECT(*policy_awaited(&first, &b.round) == drawn, "awaited");
     }
@@ -193,7 +205,7 @@ static bool met(struct bed *b, const char *text, uint64_t arrived, uint64_t depo
     pcoll_policy p;
     absences[7] = 2;
     EXPECT_OK(pcoll_policy_parse(text, &p));
-    policy_open(&p, &b->draw, absences, &b->round);
+    open_round(b, &p, absences);
     struct policy_report report = policy_count(&b->round, &arrived, &deposited);
     b->round.own_count = (uint32_t)__builtin_popcountll(members & b->live);
     return policy_met(&p, &b->round, &report);

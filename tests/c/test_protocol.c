@@ -149,7 +149,7 @@ static void test_member_overwritten(void)
     EXPECT(!member_read_begin(&m, 4, UINT64_MAX, &round), "no round up to 4 is kept");
     struct header_storage storage;
     struct round_header *last = (struct round_header *)&storage;
-    round_header_clear(last, 2, 6);
+    round_header_clear(last, 6);
     member_recover(&m, 7, last);
     deposit(&m, DEPOSIT_DROPPED);
     take(&m, 5, 5);
@@ -162,8 +162,8 @@ static void test_header_merge(void)
     struct round_header *a = (struct round_header *)&sa,
                         *b = (struct round_header *)&sb;
     EXPECT(round_header_bytes(1) == 64 && round_header_bytes(65) == 192, "sizes");
-    round_header_clear(a, 8, 5);
-    round_header_clear(b, 8, 5);
+    round_header_clear(a, 5);
+    round_header_clear(b, 5);
     EXPECT(round_is_null(a, 8), "not null");
     round_add(b, 8, ROUND_ACTIVE, 3, 4);
     round_add(a, 8, ROUND_LEFT, 1, 2);
@@ -189,8 +189,8 @@ static void test_intents(void)
     struct header_storage sa, sb;
     struct round_header *a = (struct round_header *)&sa,
                         *b = (struct round_header *)&sb;
-    round_header_clear(a, 8, 5);
-    round_header_clear(b, 8, 5);
+    round_header_clear(a, 5);
+    round_header_clear(b, 5);
     round_add(a, 8, ROUND_ACTIVE, 3, 4);
     a->intent = round_intent(7);
     round_header_merge(b, a, b, 8);
@@ -219,7 +219,7 @@ static struct round_header *allocate_header(uint32_t ranks)
     char *memory = malloc(bytes);
     memset(memory, 0xff, bytes); /* A header may be at the very start of its memory. */
     struct round_header *h = (struct round_header *)(void *)(memory + bytes) - 1;
-    round_header_clear(h, ranks, 5);
+    round_header_clear(h, 5);
     return h;
 }
 

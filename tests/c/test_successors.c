@@ -39,7 +39,7 @@ static double expected(uint64_t round)
 
 static void write_result(struct round_header *h, uint64_t round)
 {
-    round_header_clear(h, RANKS, round);
+    round_header_clear(h, round);
     round_add(h, RANKS, ROUND_ACTIVE, 0, 1);
     *value_of(h) = expected(round);
 }

@@ -31,7 +31,7 @@ NAMES = {
     "call": ("protocol/member.h", r"uint64_t call;"),
     "wanted": ("protocol/member.h", r"uint64_t wanted;"),
     "node_admits": ("domain/node_round.c", r"static bool node_admits\("),
-    "node_freeze_member": ("domain/node_round.c", r"static int node_freeze_member\("),
+    "node_freeze_all": ("domain/node_round.c", r"static uint32_t node_freeze_all\("),
     "member_publish": ("protocol/member.h", r"member_publish\("),
     "pending": ("protocol/member.h", r"int pending, frozen, user;"),
     "carried": ("protocol/member.h", r"int carried;"),

@@ -65,8 +65,8 @@ MUTANTS = [
     Mutant(
         "the round of a deposit is read before it is written",
         "domain/node_round.c",
-        "    uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
-        "    uint64_t rounds = false\n",
+        "        uint64_t rounds = m->contribution.frozen != NO_SLOT\n",
+        "        uint64_t rounds = false\n",
     ),
     Mutant(
         "an arrival has no time",
@@ -93,10 +93,10 @@ MUTANTS = [
     Mutant(
         "a rank is frozen without a swap",
         "domain/node_round.c",
-        "    while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,\n"
-        "                                              descriptor_freeze(word))))\n"
-        "        ;\n",
-        "    STEP(atomic_store(&n->descriptors[j], descriptor_freeze(word)));\n",
+        "        while (!STEP(atomic_compare_exchange_weak(&n->descriptors[j], &word,\n"
+        "                                                  descriptor_freeze(word))))\n"
+        "            ;\n",
+        "        STEP(atomic_store(&n->descriptors[j], descriptor_freeze(word)));\n",
     ),
     Mutant(
         "the list of an earlier round is reduced",
@@ -130,8 +130,13 @@ MUTANTS = [
     Mutant(
         "the next round opens before it is known who is live",
         "domain/node_round.c",
-        "    node_account(n, round, node_result(n, round), side);\n    node_complete(n, round);\n",
-        "    node_complete(n, round);\n    node_account(n, round, node_result(n, round), side);\n",
+        "    for (size_t i = 0; i < words; i++)\n"
+        "        STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));\n"
+        "    node_note_join(n, round, result);\n    node_complete(n, round);\n",
+        "    node_complete(n, round);\n"
+        "    for (size_t i = 0; i < words; i++)\n"
+        "        STEP(atomic_store_explicit(&n->live[i], v->live[i], memory_order_release));\n"
+        "    node_note_join(n, round, result);\n",
     ),
     Mutant(
         "who has worked on a round counts as a worker for ever",
@@ -298,7 +303,7 @@ MUTANTS = [
     Mutant(
         "only 64 ranks count as arrived",
         "protocol/policy.c",
-        "for (size_t i = 0; i < policy_words(round); i++) {",
+        "for (size_t i = 0; i < round->words; i++) {",
         "for (size_t i = 0; i < 1; i++) {",
     ),
     Mutant(

@@ -173,7 +173,7 @@ MUTANTS = [
     # Pending deposits of a rank.
     Mutant(
         "a stored deposit is counted twice (a carry races with an activation)",
-        "protocol/member.c",
+        "protocol/member.h",
         "return plan.carried == NO_SLOT || plan.carried == c->pending;",
         "(void)c;\n    (void)plan;\n    return true;",
     ),

@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant(
         "a new domain begins with round 0",
         "domain/node.c",
-        "STEP(atomic_store(&n->shared->control, node_control_word(round, NODE_OPEN, 0)));",
+        "node_set_control(n, round, NODE_OPEN);",
         "",
         program="crashes",
     ),

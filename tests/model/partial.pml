@@ -176,7 +176,7 @@ inline begin(r)
     started[current[r]] = true
 }
 
-/* Activation: take what has been deposited (node_freeze_member). */
+/* Activation: take what has been deposited (node_freeze_all). */
 inline freeze(r)
 {
     assert(started[current[r]]);             /* quorum */
