@@ -29,7 +29,7 @@ struct member handle_member(pcoll_handle *h)
 static int handle_check(pcoll_handle *h)
 {
     struct endpoint *endpoint = h->endpoint;
-    if (h->base.orphan)
+    if (h->base.incomplete)
         return outage_error(h->base.communicator->outage);
     int rc = node_failure(endpoint->domain);
     if (rc != PCOLL_OK)
@@ -41,7 +41,7 @@ static int handle_check(pcoll_handle *h)
 static bool handle_has_failed(const pcoll_handle *h)
 {
     struct endpoint *endpoint = h->endpoint;
-    return atomic_load(&h->base.communicator->failure) || h->base.orphan ||
+    return atomic_load(&h->base.communicator->failure) || h->base.incomplete ||
            node_failure(endpoint->domain) != PCOLL_OK ||
            (endpoint->staging && staging_failure(endpoint->staging) != PCOLL_OK);
 }
@@ -757,7 +757,7 @@ static void handle_dispose(struct user_object *o, bool healthy)
 {
     pcoll_handle *h = (pcoll_handle *)o;
     handle_retire_endpoint(o->communicator, h->gate.filling, false);
-    if (h->base.orphan)
+    if (h->base.incomplete)
         handle_retire_endpoint(o->communicator, h->endpoint, false);
     else if (healthy)
         endpoint_destroy(&h->endpoint);

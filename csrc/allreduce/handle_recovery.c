@@ -161,10 +161,10 @@ static int handle_inherit(struct user_object *o, struct object **object)
     return rc;
 }
 
-static void handle_orphan(struct user_object *o)
+static void handle_set_incomplete(struct user_object *o)
 {
     pcoll_handle *h = handle_shut(o);
-    o->orphan = true;
+    o->incomplete = true;
     h->endpoint->base.watched = false;
     gate_open(&h->gate.gate);
 }
@@ -174,9 +174,9 @@ static void handle_go(struct user_object *o, struct communicator *c)
     pcoll_handle *h = handle_shut(o);
     struct endpoint *endpoint = h->endpoint;
     endpoint->communicator = c;
-    h->gate.stopped = o->orphan;
+    h->gate.stopped = o->incomplete;
     gate_open(&h->gate.gate);
-    if (o->orphan)
+    if (o->incomplete)
         return;
     progress_lock(c->progress);
     endpoint_poll(endpoint, true);
@@ -191,7 +191,7 @@ const struct recoverable handle_recoverable = {
     .complete = handle_complete,
     .rebuild = handle_rebuild,
     .inherit = handle_inherit,
-    .orphan = handle_orphan,
+    .set_incomplete = handle_set_incomplete,
     .go = handle_go,
 };
 
@@ -233,22 +233,23 @@ static int handle_growth_exchange(struct handle_growth *g)
     struct communicator *c = g->base.to;
     struct endpoint *old = g->handle->endpoint;
     struct {
-        struct census census;
+        struct inventory inventory;
         uint64_t algorithm;
-    } all = {.census.lacking = 1};
+    } all = {.inventory.lacking = 1};
     uint64_t own = old ? handle_member(g->handle).complete : 0;
     if (old) {
-        all.census = census_of(own, c->transport->rank);
+        all.inventory = inventory_of(own, c->transport->rank);
         all.algorithm = old->data.plan.algorithm;
     }
-    int rc = agree_max(c, (uint64_t *)(void *)&all, CENSUS_WORDS + 1)
-                 ?: census_plan(&all.census, 0, c->transport->size, own, &g->plan);
+    int rc =
+        agree_max(c, (uint64_t *)(void *)&all, INVENTORY_WORDS + 1)
+            ?: inventory_plan(&all.inventory, 0, c->transport->size, own, &g->plan);
     if (rc != PCOLL_OK)
         return rc;
     if (all.algorithm > PCOLL_ALGORITHM_NATIVE)
         return fail(PCOLL_EPROTOCOL, "the ranks agreed on algorithm %llu",
                     (unsigned long long)all.algorithm);
-    g->plan.some_lack = g->plan.some_lack || all.census.lacking;
+    g->plan.some_lack = g->plan.some_lack || all.inventory.lacking;
     g->options.algorithm = (int32_t)all.algorithm;
     return PCOLL_OK;
 }
@@ -390,7 +391,7 @@ int pcoll_handle_can_grow(pcoll_handle *h)
         rc = fail(PCOLL_ESTATE,
                   "grow: only a handle made with on_failure=\"continue\" can take "
                   "others in");
-    else if (h->base.orphan)
+    else if (h->base.incomplete)
         rc = outage_error(h->base.communicator->outage);
     else if (h->started || handle_member(h).started)
         rc = fail(PCOLL_ESTATE,

@@ -218,7 +218,7 @@ static int gossip_enter_open(pcoll_gossip *gossip)
     outage_enter(gossip_outage(gossip));
     if (gossip->base.communicator)
         rc = communicator_check(gossip->base.communicator);
-    if (rc == PCOLL_OK && gossip->base.orphan)
+    if (rc == PCOLL_OK && gossip->base.incomplete)
         rc = outage_error(gossip_outage(gossip));
     return rc == PCOLL_OK ? rc : gossip_leave(gossip, rc);
 }

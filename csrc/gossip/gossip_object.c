@@ -140,7 +140,7 @@ static int gossip_inherit(struct user_object *o, struct object **object)
 static void gossip_resume(struct user_object *o, struct communicator *communicator)
 {
     pcoll_gossip *gossip = (pcoll_gossip *)o;
-    if (o->orphan || !atomic_load(&o->closing))
+    if (o->incomplete || !atomic_load(&o->closing))
         return;
     progress_lock(communicator->progress);
     int rc = communicator_close(communicator, &gossip->object);

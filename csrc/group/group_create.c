@@ -62,7 +62,7 @@ static void group_create_resume(struct user_object *o, struct communicator *c)
     g->communicator = c;
     g->driven = true;
     progress_unlock(c->progress);
-    if (!o->orphan)
+    if (!o->incomplete)
         communicator_notify(c, &g->base);
 }
 

@@ -152,7 +152,7 @@ void group_object_dispose(struct group *g)
 static int group_object_enter_open(pcoll_group *p)
 {
     int rc = fail_if_null_as("group", p) ?: user_object_enter_open(&p->base);
-    if (rc == PCOLL_OK && p->base.orphan)
+    if (rc == PCOLL_OK && p->base.incomplete)
         return user_object_leave(&p->base, outage_error(p->base.communicator->outage));
     return rc;
 }
@@ -183,7 +183,7 @@ static bool group_object_round_complete(void *arg)
     pcoll_group *p = arg;
     struct group *g = &p->group;
     return atomic_load(&g->shared.finished) >= atomic_load(&g->shared.started) ||
-           atomic_load(&p->base.communicator->failure) || p->base.orphan;
+           atomic_load(&p->base.communicator->failure) || p->base.incomplete;
 }
 
 int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
@@ -199,7 +199,7 @@ int pcoll_group_wait(pcoll_group *p, int64_t timeout_us, void *receive,
     rc = progress_wait(p->base.communicator->progress, group_object_round_complete, p,
                        timeout_us)
              ?: communicator_check(p->base.communicator);
-    if (rc == PCOLL_OK && p->base.orphan)
+    if (rc == PCOLL_OK && p->base.incomplete)
         rc = outage_error(p->base.communicator->outage);
     if (rc != PCOLL_OK)
         return user_object_leave(&p->base, rc);

@@ -337,7 +337,7 @@ static int user_object_begin_close(struct user_object *o)
     progress_lock(c->progress);
     int rc = PCOLL_OK;
     if (!atomic_exchange(&o->closing, true)) {
-        if (o->orphan)
+        if (o->incomplete)
             atomic_store(&atomic_load(&o->object)->closed, true);
         else
             rc = o->kind->close(o);

@@ -9,7 +9,7 @@
  *   vote      If all ranks are in MPI_Finalize, there is nothing to recover.
  *   shrink    A transport of the surviving ranks. Every rank that gets here has stopped, so
  *             the memory that they share does not change.
- *   census    For each object: the ranks that have it, and the largest number of complete rounds.
+ *   inventory For each object: the ranks that have it, and the largest number of complete rounds.
  *   rebuild   A successor of each object at its round, in the order of their slots.
  *   barrier   All successors are at that round.
  *   inherit   The state and the deposits of each rank move to the successor. Applications
@@ -31,12 +31,12 @@ struct user_object;
 
 /* The statement of a rank about an object; the ranks exchange the maxima over all statements. Zeros
  * except for `lacking` if the rank does not have the object. */
-struct census {
+struct inventory {
     uint64_t lacking; /* 1: some rank does not have the object. */
     uint64_t claim;   /* Complete rounds, and a rank that has completed them. */
     uint64_t least;   /* Complement of the smallest number of complete rounds. */
 };
-enum { CENSUS_WORDS = sizeof(struct census) / sizeof(uint64_t) };
+enum { INVENTORY_WORDS = sizeof(struct inventory) / sizeof(uint64_t) };
 
 struct recovery_plan {
     uint32_t slot;
@@ -46,12 +46,12 @@ struct recovery_plan {
 };
 
 /* Return the statement of `rank` about an object that has `complete` complete rounds there. */
-struct census census_of(uint64_t complete, uint32_t rank);
+struct inventory inventory_of(uint64_t complete, uint32_t rank);
 /* Read the plan of an object from the maxima. `own` is the number of rounds complete on this
  * rank, 0 if it lacks the object. PCOLL_EPROTOCOL: the maxima contradict each other, `own`, or
  * the number of ranks; the recovery then fails on this rank. */
-int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
-                struct recovery_plan *plan);
+int inventory_plan(const struct inventory *s, uint32_t slot, uint32_t ranks,
+                   uint64_t own, struct recovery_plan *plan);
 
 /* The part of a kind of object in a recovery. Only the recovery's thread calls these. */
 struct recoverable {
@@ -64,9 +64,9 @@ struct recoverable {
                    const struct recovery_plan *plan);
     /* Let the successor take over, and return it in *object. Retire the predecessor. */
     int (*inherit)(struct user_object *o, struct object **object);
-    /* Set o->orphan: there is no successor, because some rank does not have the object. It was
+    /* Set o->incomplete: there is no successor, because some rank does not have the object. It was
      * never made there, or all ranks have ended it, and then it is closed next. NULL: set it. */
-    void (*orphan)(struct user_object *o);
+    void (*set_incomplete)(struct user_object *o);
     /* Continue on `c`, and close if that was asked for. */
     void (*go)(struct user_object *o, struct communicator *c);
 };
@@ -89,7 +89,7 @@ void recovery_detach(struct communicator *c);
 /* Stop the thread and detach it, while no failure has been met. */
 void recovery_stop(struct communicator *c);
 
-/* recovery_steps.c: the steps from the census to the last barrier, for these objects of the old
+/* recovery_steps.c: the steps from the inventory to the last barrier, for these objects of the old
  * communicator (a list through next_recovered), on `to`. Collective. */
 int recovery_build(struct communicator *to, struct user_object *objects);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of a recovery that objects take part in: census, rebuilding, inheritance. */
+/* The steps of a recovery that objects take part in: inventory, rebuilding, inheritance. */
 #include <stdlib.h>
 
 #include "algorithms/algorithms.h"
@@ -11,15 +11,15 @@
 /* The maximum of claims is the largest number of rounds, and among equals the lowest rank. */
 enum { RANK_BITS = 20, MAX_RANK = (1 << RANK_BITS) - 1 };
 
-struct census census_of(uint64_t complete, uint32_t rank)
+struct inventory inventory_of(uint64_t complete, uint32_t rank)
 {
     CHECK(rank <= MAX_RANK);
-    return (struct census){.claim = complete << RANK_BITS | (MAX_RANK - rank),
-                           .least = ~complete};
+    return (struct inventory){.claim = complete << RANK_BITS | (MAX_RANK - rank),
+                              .least = ~complete};
 }
 
-int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t own,
-                struct recovery_plan *plan)
+int inventory_plan(const struct inventory *s, uint32_t slot, uint32_t ranks,
+                   uint64_t own, struct recovery_plan *plan)
 {
     uint64_t complete = s->claim >> RANK_BITS, least = ~s->least;
     uint32_t source = MAX_RANK - (uint32_t)(s->claim & MAX_RANK);
@@ -37,13 +37,13 @@ int census_plan(const struct census *s, uint32_t slot, uint32_t ranks, uint64_t 
                       (unsigned long long)complete, slot, source);
 }
 
-/* Take the census of all slots, which the caller frees. All ranks reserve as many slots, because the
+/* Exchange the inventory of all slots, which the caller frees. All ranks reserve as many slots, because the
  * votes on closing have one word for each slot. */
-static int recovery_take_census(struct communicator *to, struct user_object *objects,
-                                struct census **out)
+static int recovery_take_inventory(struct communicator *to, struct user_object *objects,
+                                   struct inventory **out)
 {
     uint64_t slots = 1;
-    struct census *all;
+    struct inventory *all;
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         uint64_t end = o->slot + atomic_load(&o->object)->slots;
         slots = end > slots ? end : slots;
@@ -65,31 +65,31 @@ static int recovery_take_census(struct communicator *to, struct user_object *obj
     for (uint64_t i = 0; i < slots; i++)
         all[i].lacking = 1;
     for (struct user_object *o = objects; o; o = o->next_recovered)
-        if (!o->orphan)
+        if (!o->incomplete)
             all[o->slot] =
-                census_of(o->kind->recoverable->complete(o), to->transport->rank);
-    return agree_max(to, (uint64_t *)(void *)all, (int)(CENSUS_WORDS * slots));
+                inventory_of(o->kind->recoverable->complete(o), to->transport->rank);
+    return agree_max(to, (uint64_t *)(void *)all, (int)(INVENTORY_WORDS * slots));
 }
 
 static int recovery_rebuild(struct communicator *to, struct user_object *objects,
-                            const struct census *s)
+                            const struct inventory *s)
 {
     for (struct user_object *o = objects; o; o = o->next_recovered) {
         struct recovery_plan plan;
         if (s[o->slot].lacking) {
             /* This rank cannot close it with the others. Mark it for good: the rank that lacks
              * it may die next, and then no rank would lack it. */
-            if (o->kind->recoverable->orphan)
-                o->kind->recoverable->orphan(o);
+            if (o->kind->recoverable->set_incomplete)
+                o->kind->recoverable->set_incomplete(o);
             else
-                o->orphan = true;
-            CHECK(o->orphan);
+                o->incomplete = true;
+            CHECK(o->incomplete);
             if (atomic_load(&o->closing))
                 atomic_store(&atomic_load(&o->object)->closed, true);
             continue;
         }
-        int rc = census_plan(&s[o->slot], o->slot, to->transport->size,
-                             o->kind->recoverable->complete(o), &plan)
+        int rc = inventory_plan(&s[o->slot], o->slot, to->transport->size,
+                                o->kind->recoverable->complete(o), &plan)
                      ?: o->kind->recoverable->rebuild(o, to, &plan);
         if (rc != PCOLL_OK)
             return rc;
@@ -99,7 +99,7 @@ static int recovery_rebuild(struct communicator *to, struct user_object *objects
 
 /* Every object gets its slot again, also one without successor. */
 static int recovery_inherit(struct communicator *to, struct user_object *objects,
-                            const struct census *s)
+                            const struct inventory *s)
 {
     int rc = PCOLL_OK;
     for (struct user_object *o = objects; o; o = o->next_recovered) {
@@ -117,9 +117,9 @@ static int recovery_inherit(struct communicator *to, struct user_object *objects
 int recovery_build(struct communicator *to, struct user_object *objects)
 {
     uint64_t nothing = 0;
-    struct census *s = NULL;
-    int rc = recovery_take_census(to, objects, &s);
-    MOMENT("census taken");
+    struct inventory *s = NULL;
+    int rc = recovery_take_inventory(to, objects, &s);
+    MOMENT("inventory taken");
     rc = rc ?: recovery_rebuild(to, objects, s);
     MOMENT("rebuilt");
     rc = rc ?: agree_max(to, &nothing, 1);

@@ -43,7 +43,8 @@ struct user_object {
     uint32_t slot;    /* The first one: the same on all ranks. */
     int32_t progress; /* enum pcoll_progress, as the user asked for. */
     bool ended;
-    _Atomic bool orphan; /* Some rank does not have it (recovery.h): it closes alone. */
+    /* Some rank does not have it (recovery.h): it closes alone. */
+    _Atomic bool incomplete;
     _Atomic bool closing; /* The user has freed it. */
     /* Frees the shell when all ranks have closed the object. NULL: its owner does. */
     void (*retired)(struct user_object *o);

@@ -27,16 +27,16 @@ static void spoil(uint64_t *words, uint32_t count)
         words[roll(count)] = hostile_word(h);
 }
 
-static int plan_census(void)
+static int plan_inventory(void)
 {
-    struct census all[SLOTS];
+    struct inventory all[SLOTS];
     uint64_t own = roll(10);
     uint32_t slot = roll(SLOTS);
     struct recovery_plan plan;
     for (uint32_t i = 0; i < SLOTS; i++)
-        all[i] = census_of(own + roll(2), roll(h->ranks));
-    spoil((uint64_t *)(void *)all, CENSUS_WORDS * SLOTS);
-    int rc = census_plan(&all[slot], slot, h->ranks, own, &plan);
+        all[i] = inventory_of(own + roll(2), roll(h->ranks));
+    spoil((uint64_t *)(void *)all, INVENTORY_WORDS * SLOTS);
+    int rc = inventory_plan(&all[slot], slot, h->ranks, own, &plan);
     EXPECT(rc != PCOLL_OK || all[slot].lacking || plan.source < h->ranks,
            "a plan with rank %u of %u", plan.source, h->ranks);
     EXPECT(rc != PCOLL_OK || plan.complete >= own, "fewer rounds than here");
@@ -131,7 +131,7 @@ static int restart_group(void)
 
 void hostile_agreements(struct hostile *hostile, uint64_t most)
 {
-    static int (*const kinds[])(void) = {plan_census, check_header, decode_header,
+    static int (*const kinds[])(void) = {plan_inventory, check_header, decode_header,
                                          compare_messages, restart_group};
     h = hostile;
     h->ranks = 1 + roll(RANKS);

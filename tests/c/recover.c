@@ -99,15 +99,15 @@ static struct endpoint *old_of(struct world *w, int k, uint32_t rank)
     return is_new(w, rank) ? NULL : w->endpoint[k][rank];
 }
 
-static void take_census(struct world *w, uint32_t rank, struct recovery *r)
+static void take_inventory(struct world *w, uint32_t rank, struct recovery *r)
 {
     uint64_t slots = (uint64_t)w->o.handles;
-    r->census = world_memory(w, slots * sizeof *r->census);
+    r->inventory = world_memory(w, slots * sizeof *r->inventory);
     for (int k = 0; k < w->o.handles; k++)
-        r->census[k] = !w->gone[k][rank] && !is_new(w, rank)
-                           ? census_of(complete_of(w, k, rank), rank)
-                           : (struct census){.lacking = 1};
-    agree(r, (uint64_t *)(void *)r->census, CENSUS_WORDS * slots, AGREE_MAX);
+        r->inventory[k] = !w->gone[k][rank] && !is_new(w, rank)
+                              ? inventory_of(complete_of(w, k, rank), rank)
+                              : (struct inventory){.lacking = 1};
+    agree(r, (uint64_t *)(void *)r->inventory, INVENTORY_WORDS * slots, AGREE_MAX);
 }
 
 static void enter(struct world *w, uint32_t rank, struct recovery *r)
@@ -117,8 +117,8 @@ static void enter(struct world *w, uint32_t rank, struct recovery *r)
     wire_renew(wire, w->ledger);
     EXPECT_OK(communicator_create(wire, NULL, &r->to));
     r->epoch = w->epoch;
-    r->step = CENSUS;
-    take_census(w, rank, r);
+    r->step = INVENTORY;
+    take_inventory(w, rank, r);
     if (crash_unhandled(w))
         crash_tell(w, rank, w->o.detection);
 }
@@ -201,9 +201,10 @@ static void build_next(struct world *w, uint32_t rank, struct recovery *r)
         enter_barrier(w, r);
         return;
     }
-    int planned = census_plan(&r->census[k], (uint32_t)k, w->o.ranks, 0, &r->plan);
-    INVARIANT("census", planned == PCOLL_OK, "%s", pcoll_last_error());
-    if (!r->census[k].lacking || r->grows) {
+    int planned =
+        inventory_plan(&r->inventory[k], (uint32_t)k, w->o.ranks, 0, &r->plan);
+    INVARIANT("inventory", planned == PCOLL_OK, "%s", pcoll_last_error());
+    if (!r->inventory[k].lacking || r->grows) {
         rebuild(w, rank, r);
         if (r->step == BUILDING)
             begin_at(w, rank, r);
@@ -365,7 +366,7 @@ bool recover_advance(struct world *w, uint32_t rank)
     }
     if (!agreed(r))
         return false;
-    if (r->step == CENSUS) {
+    if (r->step == INVENTORY) {
         r->handle = 0;
         r->step = BUILDING;
     } else if (r->step == SHARING)

@@ -60,7 +60,7 @@ enum recovery_step {
     PAUSING,   /* the same, because its application requests newcomers */
     PAUSED,    /* until all live ranks have paused and newcomers come */
     SHRINKING, /* until all live ranks shrink */
-    CENSUS,    /* the inventory is exchanged */
+    INVENTORY, /* the inventory is exchanged */
     BUILDING,  /* the successor of `handle` is created; … */
     SHARING,   /* … the result of its last round is being sent */
     BUILT,     /* in a barrier */
@@ -76,7 +76,7 @@ struct recovery {
     bool grows;        /* with newcomers, if the vote succeeds */
     struct communicator *to;
     struct agreement agreement;
-    struct census *census; /* by handle */
+    struct inventory *inventory; /* by handle */
     int handle;
     struct recovery_plan plan;
     uint64_t *shared; /* a message, as words */

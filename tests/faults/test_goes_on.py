@@ -61,7 +61,7 @@ STEPS = (
     "revoked",
     "last word",
     "shrunk",
-    "census taken",
+    "inventory taken",
     "rebuilt",
     "all rebuilt",
     "inherited",
@@ -339,7 +339,7 @@ IDLE = """
     faulthandler.dump_traceback_later(60, exit=True)
     comm = MPI.COMM_WORLD
     if comm.rank == 2:
-        os.environ["PARTIALCOLL_DIE"] = "census taken:1"
+        os.environ["PARTIALCOLL_DIE"] = "inventory taken:1"
     x, y = np.ones(7), np.zeros(7)
     h = pc.Allreduce_init(comm, x, y, quorum="full", domain=sys.argv[1], on_failure="continue")
     for call in range(20):

@@ -158,7 +158,7 @@ def test_a_rank_dies_there(run, tmp_path, moment):
     judged(run, tmp_path, {"3": f"{moment}:5", "0": f"{moment}:9"})
 
 
-STEPS = ("outage begun", "shrunk", "census taken", "chunk adopted", "rebuilt", "all inherited")
+STEPS = ("outage begun", "shrunk", "inventory taken", "chunk adopted", "rebuilt", "all inherited")
 
 
 @needs_ulfm

@@ -158,7 +158,7 @@ def test_a_rank_dies_there(run, tmp_path, moment):
     judged(run, tmp_path, {"3": f"{moment}:9", "0": f"{moment}:5"}, keys=keys)
 
 
-STEPS = ("outage begun", "shrunk", "census taken", "rebuilt", "inherited", "all inherited")
+STEPS = ("outage begun", "shrunk", "inventory taken", "rebuilt", "inherited", "all inherited")
 
 
 @needs_ulfm

@@ -14,13 +14,13 @@ GROWTH = [
     Mutant(
         "a survivor does not say how far it is",
         "allreduce/handle_recovery.c",
-        "all.census = census_of(own, c->transport->rank);",
+        "all.inventory = inventory_of(own, c->transport->rank);",
         "(void)c;",
     ),
     Mutant(
         "no newcomer is given the last round",
         "allreduce/handle_recovery.c",
-        "g->plan.some_lack = g->plan.some_lack || all.census.lacking;",
+        "g->plan.some_lack = g->plan.some_lack || all.inventory.lacking;",
         "g->plan.some_lack = false;",
     ),
     Mutant(
