@@ -45,7 +45,7 @@ SHARED = _points(
 ALONE = _points("deposit written, deposit published, result read, publishing")
 MESSAGES = _points("frozen, activating, sending, reducing, reporting, round over, round published")
 RECOVERY = _points(
-    "outage begun, revoked, last word, shrunk, census taken, rebuilt, all rebuilt, inherited, "
+    "outage begun, revoked, last word, shrunk, inventory taken, rebuilt, all rebuilt, inherited, "
     "all inherited, gone on"
 )
 GOSSIP = _points(

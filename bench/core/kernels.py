@@ -42,7 +42,7 @@ def widths(source: Path, options: list[str], folder: Path) -> dict[str, int]:
     """Return the bytes of the widest vectors that the loops of each function use; 0: none. The
     preprocessed source is compiled with functions at the beginning of a line. Clones are removed;
     functions that had clones, which are the hot ones, are marked. A function that is always inlined
-    into them counts if one of its loops uses vectors: others are unrolled, in a loop that does."""
+    into them counts if one of its loops uses vectors: its short inner loops are unrolled."""
     command = [CC, *options, "-E", "-P", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     text = re.sub(r"(?=\bstatic \w+ \w+\()", "\n", text)

@@ -45,7 +45,7 @@ MILLION = (
     " --p 0,0.001 --restarts 1 --rounds 100"
 )
 COUNTS = "--counts 1,128,2048,8192,65536,524288,8388608 --runs 1 --seconds 0.3"  # 8 B to 64 MiB
-# To 512 KiB: there a call of MPICH takes two seconds already, where ranks share cores.
+# Up to 512 KiB. Where ranks share cores, one call of MPICH of that size takes two seconds.
 FEWER_COUNTS = "--counts 1,128,2048,8192,65536 --runs 1 --seconds 0.3"
 TRAIN = "bench train -n 8 --seeds 1"
 THREE = "--strategies allreduce,eager-majority,eager-solo"

@@ -28,7 +28,8 @@ static double run(int calls, int count, MPI_Op op)
     return seconds;
 }
 
-/* Return the calls in a second: of twice as many calls each time, until four or more take `seconds`. */
+/* Double the number of calls until at least four calls take `seconds`. Return the calls per second
+ * of the last batch. */
 static double measure(double seconds, int count, MPI_Op op)
 {
     for (int calls = 1;; calls *= 2) {

@@ -113,11 +113,13 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
     int rc = none ? PCOLL_OK
                   : round_header_decode(b->header, message + at, header,
                                         d->shape->ranks, round);
+    if (rc != PCOLL_OK) /* The header has no sets, so nothing may look at them. */
+        return rc;
     size_t expected = header + (data_is_null(d, b->header) ? 0 : data);
     bool other = described && /* Its first message has the sender's form. */
                  round_intents_differ(b->header->intent |
                                       d->buffers[BUFFER_CONTRIBUTION].header->intent);
-    if (rc == PCOLL_OK && bytes != expected && !other)
+    if (bytes != expected && !other)
         return fail(PCOLL_EPROTOCOL,
                     "rank %d sent a message of %zu bytes with a header for %zu",
                     op->peer, bytes, expected);

@@ -5,8 +5,8 @@
  *
  * Contribution and result are messages of the domain: header, payload, and room for
  * another header. A temporary holds the whole payload, each slice at its own place, or
- * (plan.pieces) one slice. It has room for a header after it, and before it where one is sent or
- * written there. The header of what was received into a temporary stays where it was received.
+ * (plan.pieces) one slice. It has room for a header after it, and before it where one is received
+ * or written there. The header of what was received into a temporary stays where it was received.
  *
  * A slice is sent from where it lies, with the encoded header (protocol/round.h) next to
  * it: after it, or before it, in space that belongs to a slice which this endpoint has

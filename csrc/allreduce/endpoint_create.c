@@ -197,9 +197,11 @@ static int endpoint_init(struct endpoint *endpoint, const struct endpoint_spec *
         2 * p->members * endpoint->shape.payload.bytes > memory_cache_size();
     if (!endpoint->drives) /* It needs no memory for messages. */
         plan.temps = 0;
-    return data_init(&endpoint->data, &endpoint->shape, &plan)
-               ?: endpoint_trigger_init(endpoint)
-               ?: endpoint_build_schedule(endpoint);
+    rc = data_init(&endpoint->data, &endpoint->shape, &plan)
+             ?: endpoint_trigger_init(endpoint)
+             ?: endpoint_build_schedule(endpoint);
+    /* A single member places the temporaries beside its domain. */
+    return rc == PCOLL_OK && p->members > 1 ? data_place(&endpoint->data, NULL) : rc;
 }
 
 int endpoint_create(struct communicator *c, const struct endpoint_spec *spec,
@@ -231,6 +233,8 @@ int endpoint_settle(struct endpoint *endpoint, domain_create_fn *create_domain,
         return rc;
     struct domain *d = endpoint->domain;
     endpoint->base.watched = endpoint->drives && d->members > 1;
+    if (d->members > 1)
+        return PCOLL_OK;
     return data_place(&endpoint->data, d->hooks.beside ? d->private_memory : NULL);
 }
 

@@ -52,7 +52,7 @@ static bool handle_is_copying(const pcoll_handle *h)
     return h->endpoint->staging && !staging_arrived(h->endpoint->staging);
 }
 
-/* Replay of an event log, which the handle has. */
+/* Replay: call these only if the handle has an event log. */
 
 static bool handle_may_happen(void *arg)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: pages for messages, the cache, the amount that is left, and what outlives its object. */
+/* Memory: blocks for messages, the cache, the amount that is left, and what outlives its object. */
 #pragma once
 
 #include <stdbool.h>

@@ -74,7 +74,7 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     if (members == 1)
         node_lay_out_messages(&l, &at, shape, options, placement);
     /* One member never adds up: the header of a round without its deposit is enough. It is
-     * next to the words, in the same page. */
+     * next to the words. */
     if (members == 1)
         l.gathered = node_place(&at, shape->header_bytes);
     l.words = node_place(&at, sizeof(struct node_shared));

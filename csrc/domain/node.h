@@ -169,12 +169,11 @@ struct node_shared {
 
 /* The environment of this domain. All pointers stay valid while the domain exists. */
 struct node_hooks {
-    void *
-        memory; /* node_bytes() of zeros, shared by all members; NULL: of one member, which
-                     allocates it */
-    size_t
-        beside; /* with `memory` NULL: bytes for the caller, a multiple of 64, which begin at
-                      private_memory and share the allocation with the domain's */
+    /* node_bytes() of zeros, shared by all members; NULL: of one member, which allocates it */
+    void *memory;
+    /* With `memory` NULL: bytes for the caller, a multiple of 64, which begin at private_memory
+     * and share the allocation with the domain's. */
+    size_t beside;
     const struct placement *placement;
     const uint32_t *slot; /* of the handle, for draws */
     bool owned_sends;     /* some member has send buffers in its slots */

@@ -186,8 +186,8 @@ struct gossip_memory {
     uint64_t seed;     /* seeds of this rank's messages follow from it */
     uint64_t messages; /* seeds used so far */
 
-    /* One chunk: fetched raw elements and low planes; both models and the change of the own one,
-     * in the held dtype. */
+    /* One chunk: fetched raw elements and low planes; both models and the sums that are
+     * published, in the held dtype. After an average the loss is in `theirs`. */
     char *fetched, *planes;
     struct gossip_block_note *notes;
     void *theirs, *ours, *change;

@@ -285,8 +285,8 @@ typedef struct pcoll_full_facts {
     uint64_t line_ranks[16], line_bytes[16];
 } pcoll_full_facts;
 
-/* open_mpi: the MPI is Open MPI. multiple: it runs with MPI_THREAD_MULTIPLE. PCOLL_EINVAL: the table
- * of `bench tune` is invalid, and counts as empty. Local. */
+/* open_mpi: the MPI is Open MPI. multiple: it runs with MPI_THREAD_MULTIPLE. PCOLL_EINVAL: the
+ * table of `bench tune` is invalid, and counts as empty. Local. */
 int pcoll_full_look(int32_t open_mpi, int32_t multiple, pcoll_full_facts *facts);
 /* `ranks` have combined their words. Local. */
 void pcoll_full_settle(pcoll_full_facts *facts, uint32_t ranks);

@@ -55,8 +55,8 @@ int policy_check(const struct pcoll_policy *policy, uint32_t ranks);
 /* Return whether the sets must have all ranks. Otherwise those of this endpoint are enough. */
 bool policy_takes_all(const struct pcoll_policy *policy);
 /* Find out what a round requires. The caller sets ranks, words and live, with the counts of live
- * ranks, and provides memory for the two other sets. absences[i] is the number of rounds in a row that rank i has missed
- * (NULL: not counted). */
+ * ranks, and provides memory for the two other sets. absences[i] is the number of rounds in a row
+ * that rank i has missed (NULL: not counted). */
 void policy_open(const struct pcoll_policy *policy, const struct policy_draw *draw,
                  const uint32_t *absences, struct policy_round *round);
 

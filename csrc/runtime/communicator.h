@@ -176,8 +176,9 @@ struct communicator {
     struct communicator *next; /* In a list of process.c or recovery.c. */
 
     /* The first failure of the transport or the protocol; final. */
-    _Atomic int failure;           /* Its code. */
-    struct failure *first_failure; /* NULL: no memory for its message. */
+    _Atomic int failure; /* Its code. */
+    /* Set before `failure`. NULL: no failure yet, or no memory for its message. */
+    struct failure *first_failure;
 };
 
 int communicator_create(struct transport *t, struct progress *p,
@@ -240,5 +241,8 @@ int communicator_fail_undriven(struct communicator *c, int code);
 static inline int communicator_check(const struct communicator *c)
 {
     int code = atomic_load(&c->failure);
-    return code != PCOLL_OK && c->first_failure ? fail_again(c->first_failure) : code;
+    if (code == PCOLL_OK || c->first_failure)
+        return code == PCOLL_OK ? code : fail_again(c->first_failure);
+    return code == PCOLL_EFAILED ? fail_ranks(&(struct failed_ranks){0})
+                                 : fail(code, "no memory for the reason of a failure");
 }

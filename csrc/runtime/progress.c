@@ -40,7 +40,7 @@ enum { PROGRESS_BUSY = -1 };
 
 /* Polls before the first sleep, each followed by a yield of the core: many for a waiter, which is
  * about to be needed; few for an agent, and after a slow poll. */
-enum { WAITER_POLLS = 60, AGENT_POLLS = 4, MOVED_POLLS = 8 };
+enum { WAITER_POLLS = 60, AGENT_POLLS = 4, SLOW_POLLS = 8 };
 
 /* Polls after a sleep: a ring can be ahead of its message, some MPIs report a message one test
  * after they move it, and the time of a poll means something only with warm caches. */
@@ -456,7 +456,7 @@ static int progress_wait_for(struct progress *p, bool (*ready)(void *), void *ar
             rest = (struct rest){0};
         else if (slow) {
             rest.moves = now - rest.slow_us < MOVING_US;
-            rest = (struct rest){.polls = WAITER_POLLS - MOVED_POLLS,
+            rest = (struct rest){.polls = WAITER_POLLS - SLOW_POLLS,
                                  .backoff = rest.moves ? 0 : rest.backoff,
                                  .slow_us = now,
                                  .moves = rest.moves};

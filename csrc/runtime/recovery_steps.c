@@ -37,8 +37,8 @@ int inventory_plan(const struct inventory *s, uint32_t slot, uint32_t ranks,
                       (unsigned long long)complete, slot, source);
 }
 
-/* Exchange the inventory of all slots, which the caller frees. All ranks reserve as many slots, because the
- * votes on closing have one word for each slot. */
+/* Exchange the inventory of all slots, which the caller frees. All ranks reserve as many slots,
+ * because the votes on closing have one word for each slot. */
 static int recovery_take_inventory(struct communicator *to, struct user_object *objects,
                                    struct inventory **out)
 {

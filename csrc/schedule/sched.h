@@ -47,13 +47,13 @@ struct op {
     struct slice slice;
     uint32_t need;  /* k of the gate */
     uint32_t preds; /* n of the gate: number of predecessors */
-    uint32_t
-        first_successor; /* Into sched.successor. Those of the next operation follow. */
+    /* Into sched.successor. Those of the next operation follow. */
+    uint32_t first_successor;
 };
 
 struct sched {
-    struct op
-        *ops; /* One more than `count`: its first successor is the end of the array. */
+    /* One more than `count`: its first successor is the end of the array. */
+    struct op *ops;
     uint32_t count, capacity;
     /* The edges as they were added, until the commit, which needs them by source only. */
     struct sched_edge {
@@ -120,7 +120,7 @@ int sched_commit(struct sched *s);
  * after sched_commit has computed the successors. */
 uint32_t sched_order(const struct sched *s, uint32_t *order, uint32_t *missing);
 
-/* Print the schedule as text, one operation a line ("text"), or as Graphviz DOT ("dot"); the caller
+/* Index the edges of a schedule that is not committed, and print it as text, one operation a line ("text"), or as Graphviz DOT ("dot"); the caller
  * frees the text. PCOLL_EINVAL: another format; PCOLL_ENOMEM. */
 int sched_print(struct sched *s, const char *format, char **text);
 
@@ -130,7 +130,7 @@ struct goal_cost {
     uint32_t tag;   /* SEND, RECV: unique among the messages of a pair of ranks */
     int64_t time;   /* other kinds, nanoseconds, besides the bytes */
 };
-/* Print the schedule of a rank in GOAL, the format that LogGOPSim and related simulators read
+/* The same for the schedule of a rank in GOAL, the format that LogGOPSim and related simulators read
  * (Hoefler, Schneider, Lumsdaine, HPDC 2010). Copying or reducing a byte takes ns_per_byte. */
 int sched_goal(struct sched *s, uint32_t rank, double ns_per_byte,
                struct goal_cost (*cost)(const void *arg, int op), const void *arg,

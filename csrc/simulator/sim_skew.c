@@ -93,9 +93,11 @@ int pcoll_skew_create(const pcoll_skew *skew, const pcoll_options *options,
         return rc;
 #ifdef M_MMAP_THRESHOLD /* glibc */
     /* Take the memory of all ranks from one heap. A rank uses few bytes of the room for headers, so
-     * blocks that begin and end in pages of their own would take several times the memory. */
-    enum { MOST = 4 << 20 };
-    mallopt(M_MMAP_THRESHOLD, MOST);
+     * blocks that begin and end in pages of their own would take several times the memory. This
+     * changes the whole process, so small simulations do without. */
+    enum { MANY = 1024, MOST = 4 << 20 };
+    if (skew->ranks >= MANY)
+        mallopt(M_MMAP_THRESHOLD, MOST);
 #endif
     struct pcoll_skew_run *run = sim_must(calloc(1, sizeof *run));
     struct sim_options how = {

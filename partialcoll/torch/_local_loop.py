@@ -272,7 +272,8 @@ class LocalLoop(Loop):
         return {**self._inner.state_dict(), checkpoint.KEY: entry}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Collective if averages are in progress: no rank may average before all have loaded."""
+        """Load the optimizer's state and this strategy's. Collective if averages are in progress:
+        no rank may average before all have loaded."""
         saved = state.get(checkpoint.KEY)
         if saved is None:
             self._check_between("load_state_dict()")

@@ -95,7 +95,7 @@ def restore(
     schedulers: Sequence[Any],
 ) -> None:
     """Make this replica what `capture` saw, from the unpickled state; StateError if that is of
-    another model. Its tensors are no longer the caller's."""
+    another model. The tensors of the state then belong to the optimizer."""
     names = [name for name, _ in parameters]
     for what, theirs, own in (
         ("parameters", list(state["parameters"]), names),

@@ -148,7 +148,7 @@ class PartialState:
         # The place of each parameter in the layout, by its id.
         self._places = {id(parameter): i for i, (_, parameter) in enumerate(self._named)}
         # Of the step under way: futures with the buffers of their buckets, ids of the parameters in
-        # these, and flat views of the gradients that were deposited, by place in the layout.
+        # these buckets, and flat views of the deposited gradients by place in the layout.
         self._futures: list[tuple[Any, torch.Tensor]] = []
         self._seen: set[int] = set()
         self._gradients: dict[int, torch.Tensor] = {}

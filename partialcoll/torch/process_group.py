@@ -79,7 +79,7 @@ def _form(op: Any, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
 
 @functools.cache
 def _form_of(kind: int, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
-    shown = dist.ReduceOp.RedOpType(kind).name  # takes long
+    shown = dist.ReduceOp.RedOpType(kind).name  # slow: torch makes the enum anew
     name, exact = shown.lower(), not (dtype.is_floating_point or dtype.is_complex)
     if name not in _OPS:
         raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
@@ -353,7 +353,7 @@ class ProcessGroup(_Base):
         queue = self._queues[here.inside]
         try:
             text, move, filled = plan(self, *given, options)
-            read = () if given and filled is given[0] else tuple(_tensors_in(given))
+            read = () if len(given) == 1 and filled is given[0] else tuple(_tensors_in(given))
             call = Call(text, move, filled, timeout=limit, read=read)
         except Exception as error:
             refused = Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True)

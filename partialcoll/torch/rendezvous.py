@@ -122,8 +122,8 @@ def meet(
 ) -> tuple[dict[int, Any], Callable[[], None]]:
     """Leave a note in the store and wait for those of all members. Return the notes, and a function
     to call before all members raise an error. A name may be used again: the store counts how often
-    this rank has. GroupTimeout after `timeout` seconds, on all that have come, and on those that
-    come later, names who is missing. what: for that message."""
+    this rank has. After `timeout` seconds all members that have come, and those that come later,
+    get a GroupTimeout that names who is missing. what: for that message."""
     place = f"partialcoll/{_secret}/{name}"
     place = f"{place}/turn {store.add(f'{place}/{me}', 1)}"
     keys = [f"{place}/{rank}" for rank in members]
@@ -149,7 +149,8 @@ def meet(
 
 
 def _part(store: Any, place: str, me: int, members: Sequence[int]) -> None:
-    """Before an error, wait a while for those who have not read it: the store may end with us."""
+    """Wait a while, before an error, until the others have read what happened: the store may end
+    with this process."""
     store.set(f"{place}/{me}/heard", "")
     others = [f"{place}/{rank}/heard" for rank in members]
     with contextlib.suppress(dist.DistError):  # who held it waits no longer

@@ -230,7 +230,8 @@ class Replicated:
             divide(total, self.divisor, flat)
 
     def finish(self, result: Result, skip: bool = False) -> None:
-        """Make the update, unless no rank has a gradient (the end of a join, or all overflowed)."""
+        """Make the update, unless no rank has a gradient (the end of a join, or all overflowed).
+        skip: count the round, and make no update."""
         self._updating = True  # stays set if the update is interrupted
         if self.has_gradient and not skip:
             self.updates += 1

@@ -22,6 +22,7 @@ static pcoll_options const options = {
 /* A policy round of four ranks, none of them drawn. */
 static uint64_t live[1] = {15}, drawn[1], overdue[1];
 static struct policy_round const asked = {.ranks = RANKS,
+                                          .words = 1,
                                           .live = live,
                                           .drawn = drawn,
                                           .overdue = overdue,

@@ -192,14 +192,15 @@ void record_part(MPI_Comm comm);
 
 /* Return whether all ranks have the same number. Collective. */
 bool record_is_same(MPI_Comm comm, uint64_t number);
-/* Compare hosts, cores and tables of `bench tune`: which complete rounds are ours? PCOLL_EINVAL if
+/* Compare hosts, cores, thread levels and tables of `bench tune`: which complete rounds are ours? PCOLL_EINVAL if
  * this rank's table cannot be read, which then counts as none. Collective. */
 int record_gather_facts(MPI_Comm comm, pcoll_full_facts *facts);
 
 /* Fill in what the record says of a call. */
 void record_complete_key(const struct record *r, const void *call_site,
                          struct cache_key *key);
-/* Return whether our complete rounds of `bytes` bytes are faster than MPI's. Local. */
+/* Return whether our complete rounds of `bytes` bytes are faster than MPI's. of_user: with an op
+ * of the user. Local. */
 bool record_is_faster(const struct record *r, uint64_t bytes, bool of_user);
 /* Count one more complete round of this signature: is it ours? Calls are MPI's until our rounds
  * would have saved what a handle costs (pcoll_full_pays). With a communicator in `compare`, its

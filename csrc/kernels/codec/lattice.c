@@ -363,7 +363,8 @@ static int lattice_decode_all(const void *payload, uint64_t bytes, const void *k
         fail_if_null_array(bytes, payload) ?: lattice_open(payload, bytes, &layout);
     if (rc)
         return rc;
-    bool same_form = !weight && l->dtype == PCOLL_FLOAT32;
+    bool same_form = !weight && l->dtype == PCOLL_FLOAT32 &&
+                     (uintptr_t)vector % _Alignof(float) == 0;
     bool direct = same_form && !l->rotate && !(l->high && key == vector);
     *failures = 0;
     for (uint64_t i = 0; i < layout.blocks; i++) {

@@ -343,7 +343,7 @@ bool lattice_decode(float *out, const float *key, size_t count, float step,
  *
  * A whole block passes through memory twice: tile by tile for the stages within a tile, then for
  * the stages between tiles. The signs are computed in the first pass, or in the last one of the
- * inverse. The arrays of a tile remain in registers.
+ * inverse. With AVX-512 the arrays of a tile remain in registers.
  */
 
 enum { ROTATE_LANES = 16, ROTATE_TILE = 128, ROTATE_ROWS = 8 };

@@ -584,10 +584,11 @@ class Queue:
         call.started = True
         try:
             with call.side:
-                if call._agreement is None:
+                if not self._agreements:
                     call._agreed_at, call._steps = time.monotonic(), self._data(call)
                     call._step = next(call._steps, None)
                     return
+                assert call._agreement is not None
                 if call.with_data and call._first is not None:
                     call._first.begin_with(call._agreement, call._intent)
                 else:
@@ -638,6 +639,7 @@ class Queue:
 
     def _follow(self, head: Call, agreement: Agreement, agreed: bool) -> None:
         """Set the steps of a call after its comparison; take data that went with that."""
+        head._agreed_at = time.monotonic()
         if not agreed or head._intent.refused:
             head._steps = self._differ(head, agreement)
         elif head.with_data and head._first is not None:
@@ -645,7 +647,6 @@ class Queue:
             head._first.finish_with(agreement, self.handles.go_on)
         else:
             head._steps = self._data(head)
-        head._agreed_at = time.monotonic()
 
     def _data(self, head: Call) -> Steps:
         """Yield the steps that move the data after the comparison."""
@@ -656,8 +657,8 @@ class Queue:
 
     def _differ(self, head: Call, agreement: Agreement) -> Steps:
         """Find out what all ranks call. Raises MismatchError on all of them, unless the only
-        difference is that some have joined, or that the data of some is on a device and could not
-        go with the comparison."""
+        difference is that some have joined, or that the data of some could not go with the
+        comparison: on a device, or into an output with a conj or neg bit."""
         agreement.start_texts(head._intent)
         yield agreement
         heard = agreement.texts()

@@ -202,7 +202,7 @@ class Reduction:
         self, form: Form, source: Tensor | None, out: Tensor, *, wanted: bool = True, chunk: int = 0
     ) -> None:
         self.form, self._wanted = form, wanted
-        self.source, self.output = source, out.detach() if out.requires_grad else out
+        self.source, self.output = source, out.detach()
         self._wire, self._wide = wire.WIRE[out.dtype], wire.WIDE[out.dtype]
         self._count, self._chunk_bytes = out.numel(), chunk
 
@@ -236,7 +236,7 @@ class Reduction:
         """Start the comparison of the call, with the data."""
         assert self.source is not None
         room, source = agreement.room(self._wire)[: self._count], _flat(self.source)
-        # Not earlier: calls before this one may change it.
+        # The source is read only now, since calls before this one may change it.
         if source.dtype == self._wide and source.numel() == self._count:
             np.copyto(room, source.numpy())  # faster than torch for a few elements
         else:  # the program may have resized it: then torch raises
