@@ -609,6 +609,22 @@ def test_wait_with_a_limit(world):
     assert (tensor == world.size).all()
 
 
+@pytest.mark.mpi
+@pytest.mark.parametrize("contiguous", (True, False))
+def test_a_tensor_requires_a_gradient_after_its_call_has_begun(world, contiguous):
+    """The result is written nevertheless."""
+    tensor = torch.ones(4, 3) if contiguous else torch.ones(3, 4).t()
+    if world.rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        tensor.requires_grad_()
+        world.Barrier()
+        work.wait()
+    else:
+        world.Barrier()
+        dist.all_reduce(tensor)
+    assert (tensor.detach() == world.size).all()
+
+
 # Groups
 
 
