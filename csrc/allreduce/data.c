@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -33,6 +34,7 @@ static struct data_view data_view_of(const struct round_data *d, int buffer,
 
 static bool data_is_null(const struct round_data *d, const struct round_header *h)
 {
+    CHECK(h); /* A temporary has none before its first message. */
     return round_is_null(h, d->shape->ranks);
 }
 
