@@ -43,7 +43,7 @@ def measured(command: str, words: tuple[str, ...]) -> list[tuple[str, float]]:
 @click.command(
     "compare",
     help=__doc__,
-    short_help="a benchmark of two installations by turns",
+    short_help="a benchmark of two installations in alternation",
     context_settings={"ignore_unknown_options": True},
 )
 @options.option("--before", str, None, "the old command, for the words", required=True)

@@ -102,7 +102,7 @@ _add(
     "overhead",
     """what Python adds to a call
 
-    Microseconds of a call with 8 bytes, from Python and from C, by turns; the medians. One rank is
+    Microseconds of a call with 8 bytes, from Python and from C in alternation; medians. One rank is
     enough: what Python adds does not depend on the others.
     """,
     options.iters(31, "batches of each"),
