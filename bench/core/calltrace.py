@@ -114,7 +114,7 @@ def command(path: str, n: int, quorum: str, domain: str, tree: bool) -> None:
         lines = run(program, path, n, quorum, domain)
         names = symbols(program, {line[-1] for line in lines})
     first = {(rank, thread): names[f][0] for rank, kind, thread, _, f in lines if kind == "T"}
-    passed: list[set[tuple[str, str]]] = [set(), set(), set()]
+    passed: dict[int, set[tuple[str, str]]] = {CREATING: set(), BEFORE: set(), TRACED: set()}
     for _, kind, _, part, f in lines:
         if kind == "S":
             passed[part].add(names[f])

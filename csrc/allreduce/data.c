@@ -127,7 +127,7 @@ int data_received(struct round_data *d, const struct op *op, size_t bytes,
                     op->peer, bytes, expected);
     if (before)
         b->displaced = most - header;
-    return rc;
+    return PCOLL_OK;
 }
 
 /* Return the header before the data of a buffer, which is written from now on. */

@@ -147,8 +147,8 @@ class PartialState:
         self._total: GlobalSum | None = None
         # The place of each parameter in the layout, by its id.
         self._places = {id(parameter): i for i, (_, parameter) in enumerate(self._named)}
-        # Of the step under way: futures with the buffers of their buckets, ids of the parameters in
-        # these buckets, and flat views of the deposited gradients by place in the layout.
+        # These belong to the current step: the future and the buffer of each bucket, the ids of the
+        # parameters in the buckets, and a flat view of each deposited gradient, by place.
         self._futures: list[tuple[Any, torch.Tensor]] = []
         self._seen: set[int] = set()
         self._gradients: dict[int, torch.Tensor] = {}

@@ -42,8 +42,8 @@ DTYPES = (*_FLOATS, torch.complex64, torch.complex128, torch.bfloat16)
 
 
 def as_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor on the array's memory (for bfloat16 an array of its bits). A tensor is
-    returned as it is."""
+    """Return a tensor on the array's memory (for bfloat16 an array of its bits). If `array` is a
+    tensor, return it."""
     if isinstance(array, torch.Tensor):
         return array
     if dtype == torch.bfloat16:

@@ -79,7 +79,7 @@ def _form(op: Any, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
 
 @functools.cache
 def _form_of(kind: int, dtype: torch.dtype, ranks: int) -> tuple[Form, str]:
-    shown = dist.ReduceOp.RedOpType(kind).name  # slow: torch makes the enum anew
+    shown = dist.ReduceOp.RedOpType(kind).name  # slow, so the result is cached
     name, exact = shown.lower(), not (dtype.is_floating_point or dtype.is_complex)
     if name not in _OPS:
         raise TypeError(f"op: expected one of {', '.join(sorted(_OPS))}, got {name}")
