@@ -28,6 +28,11 @@ LOGS = ROOT / "build/test-all"
 RESULT = ROOT / "bench/results/test-all/any.json"
 MPIS = ("mpich", "openmpi")
 RANKS = ("alone", 8, 5, 4, 3, 2, 1)
+# Many ranks take long on few cores: each domain runs with one MPI.
+ONE_MPI = {("node", 8): "mpich", ("rank", 8): "openmpi", ("node", 5): "openmpi", ("rank", 5): "mpich"}
+# Of the numbers of ranks on which run.py has PyTorch's tests, each MPI leaves out one.
+WITHOUT_PYTORCH = {"mpich": 4, "openmpi": 2}
+TRAINERS = {"mpich": "lightning", "openmpi": "accelerate"}  # the latter is Transformers', too
 CLOSING = re.compile(
     r"\d+ (?:passed|failed|error)|of \d+ planted|% of \d+ lines|the model holds|\bheld\b|: fine"
 )
@@ -46,15 +51,19 @@ class Part(NamedTuple):
 def parts() -> list[Part]:
     """Return the parts in the order in which they start: installation first."""
     ready = [Part(f"ready-{mpi}", ["ready", f"MPI={mpi}"], alone=True, again=True) for mpi in MPIS]
-    jobs = [f"{domain}-{ranks}" for domain in ("node", "rank") for ranks in RANKS]
     # Tests without a launcher are long; under Open MPI half of the time are deaths of ranks. Tests
     # independent of MPI run with the first MPI only.
     more = {(mpi, "node-alone"): ["TESTS=. --ignore=faults"] for mpi in MPIS}
     more[MPIS[1], "node-alone"] += ["PARTIALCOLL_TEST_OTHER_MPI=1"]
+    for mpi, ranks in WITHOUT_PYTORCH.items():
+        more[mpi, f"node-{ranks}"] = ["TESTS=. --ignore=pytorch"]
     on_ranks = [
         Part(f"{mpi}-{job}", ["test-mpi", f"MPI={mpi}", f"JOB={job}", *more.get((mpi, job), ())])
-        for job in jobs
+        for domain in ("node", "rank")
+        for ranks in RANKS
         for mpi in MPIS
+        if mpi == ONE_MPI.get((domain, ranks), mpi)
+        for job in [f"{domain}-{ranks}"]
     ]
     faults = [
         Part(f"{mpi}-faults", ["test-mpi", f"MPI={mpi}", "JOB=node-alone", "TESTS=faults"])
@@ -62,8 +71,12 @@ def parts() -> list[Part]:
     ]
     of_mpi = [
         Part(f"{what}-{mpi}", [f"test-{what}", f"MPI={mpi}"], alone=what == "large")
-        for what in ("examples", "trainers", "large")  # trainers use the wheel from above
+        for what in ("examples", "large")
         for mpi in MPIS
+    ]
+    trainers = [  # they use the wheel from above
+        Part(f"trainers-{mpi}", ["test-trainers", f"MPI={mpi}", f"TRAINERS={trainers}"])
+        for mpi, trainers in TRAINERS.items()
     ]
     return [
         Part("lint", ["lint"], alone=True),
@@ -78,6 +91,7 @@ def parts() -> list[Part]:
         Part("docs", ["docs"]),
         *faults,
         *on_ranks,
+        *trainers,
         *of_mpi,
     ]
 

@@ -31,7 +31,7 @@ from partialcoll.tools import launcher
 TESTS = Path(__file__).resolve().parent
 SELF = str(Path(__file__).resolve())
 JOB_LIMIT_S = 3600  # for all tests; a hanging test ends after TEST_LIMIT_S of conftest.py
-FEW_RANKS = (2, 5)  # and one without a launcher
+FEW_RANKS = (2, 4)  # and one without a launcher
 FEW_OF_COMMIT = (2, 3)
 ALONE = 0  # without a launcher
 MANY = 5

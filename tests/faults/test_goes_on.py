@@ -9,6 +9,7 @@ from ulfm import needs_ulfm
 from partialcoll.tools.bench.faults import killing
 
 pytestmark = needs_ulfm
+names_domain = pytest.mark.one_domain
 
 
 def judged(job):
@@ -21,6 +22,7 @@ def judged(job):
     return verdict
 
 
+@names_domain
 @pytest.mark.parametrize(
     "quorum, domain", [("solo", "node"), ("majority", "rank"), ("full", "node:2")]
 )
@@ -76,6 +78,7 @@ def dies_at(die, quorum, domain, ranks=4, after=False):
     return job
 
 
+@names_domain
 @pytest.mark.in_turns
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_rank_dies_there(moment):
@@ -87,6 +90,7 @@ def test_a_rank_dies_there(moment):
     assert job.killed, "no rank reached the kill point"
 
 
+@names_domain
 @pytest.mark.in_turns
 @pytest.mark.parametrize("step", STEPS)
 def test_a_second_rank_dies_while_the_others_recover(step):
@@ -95,6 +99,7 @@ def test_a_second_rank_dies_while_the_others_recover(step):
     assert len(job.killed) - job.ended_by_mpi == 2
 
 
+@names_domain
 def test_a_third_one_dies_in_the_second_recovery():
     die = {3: "deposit published:20", 0: "rebuilt:1", 1: "inherited:2"}
     dies_at(die, "majority", "rank", ranks=5)
@@ -237,6 +242,7 @@ STOPS = """
 """
 
 
+@names_domain
 @pytest.mark.in_turns
 @pytest.mark.parametrize("step", STEPS)
 def test_a_rank_suspended_meanwhile_is_not_dead(run, step):
@@ -312,6 +318,7 @@ LACKS = """
 EACH = 2  # agreements for a handle
 
 
+@names_domain
 @pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("others", "agreement"), [*((0, n) for n in range(2, EACH + 2)), (8, 9 * EACH)]
@@ -362,6 +369,7 @@ IDLE = """
 """
 
 
+@names_domain
 @pytest.mark.parametrize("domain", ("node", "rank"))
 def test_no_rank_is_busy_afterwards(run, domain):
     done = run(IDLE, ranks=4, arguments=(domain,), launcher_options=["--with-ft", "ulfm"])

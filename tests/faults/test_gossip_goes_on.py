@@ -13,6 +13,8 @@ from ulfm import needs_ulfm
 
 import partialcoll as pc
 
+pytestmark = pytest.mark.one_domain
+
 RANKS, COUNT = 5, 200_000  # two chunks
 
 PROGRAM = """

@@ -14,6 +14,8 @@ from ulfm import needs_ulfm
 
 import partialcoll as pc
 
+pytestmark = pytest.mark.one_domain
+
 PROGRAM = """
     import faulthandler, json, os, random, signal, threading
     faulthandler.dump_traceback_later(50, exit=True)

@@ -9,7 +9,7 @@ import stopped
 from mpi4py import MPI
 from ulfm import needs_ulfm
 
-pytestmark = needs_ulfm
+pytestmark = [needs_ulfm, pytest.mark.one_domain]
 
 PREPARE = """
     import faulthandler, signal

@@ -10,6 +10,8 @@ from ulfm import needs_ulfm
 
 from partialcoll import decentralized
 
+pytestmark = pytest.mark.one_domain
+
 # A quadratic whose minimum is about the mean of the live ranks' targets.
 PROGRAM = """
     import faulthandler, json, os, random, signal, threading
