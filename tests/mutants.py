@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that the invariants catch mistakes: plant protocol mistakes one at a time.
 
-Each mistake is one small change of a source under csrc/. It must compile, and the simulated
-schedules must end with a broken invariant (for domain and gossip buffers: those of their steps; for
-matchmaking and groups: of their peers; for the gate: of its threads; for some: of the simulator).
-A crash, a hang or a clean run is a failure of this script. The unchanged sources must pass first.
+Each mistake is one small change of a source under csrc/. The changed source must compile, and a
+test program must then report a broken invariant (program_of chooses the program by the file). A
+crash, a hang or a clean run is a failure of this script. The unchanged sources must pass first.
 
     python tests/mutants.py [--jobs 2] [--json F] [--slice I/N] [NAME ...]
 
-A slice is one fixed mistake of each file, and the I-th of N parts of the others: a commit must pass
-it, and the next commit takes the next part. Slow mistakes are in no slice.
+A slice is one fixed mistake of each file, and the I-th of N parts of the others. Each commit must
+pass a slice, and the next commit takes the next part. The mistakes in LONG are in no slice.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ FLAGS = [
     "-DPCOLL_TEST_TRIES=2",
     "-DPCOLL_TEST_COPY_BYTES=8192",
 ]
-FAKE = "build/c/libfake_cuda.so"  # driver for the program of the device
-MAX_SCHEDULES = 60000  # two mistakes need 19782
-SCHEDULES = {"group": 3000, "simulator": 3000}  # a schedule is a hundred rounds or actions
+FAKE = "build/c/libfake_cuda.so"  # CUDA driver for the programs "device" and "staging"
+MAX_SCHEDULES = 60000  # two mistakes need 19782 to be detected
+SCHEDULES = {"group": 3000, "simulator": 3000}  # each has a hundred rounds or actions
 PROGRAMS = {
     "simulation": "invariants",
     "crashes": "crashes",
@@ -68,38 +67,37 @@ PROGRAMS = {
 }
 DOMAIN = re.compile(r"domain/node\w*\.[ch]|protocol/member\.h")
 MATCHING = re.compile(r"protocol/group/matchmaking(_\w+)?\.[ch]")
-RECOVERY = re.compile(r"domain/node_recovery\.c|runtime/recovery_steps\.c")
-ALWAYS = 1  # per file, in every slice
-# These take a hundred times as long as the others: never in a slice.
+RECOVERY = "runtime/recovery_steps.c"
+ALWAYS = 1  # mistakes of each file that every slice contains
+# These take a hundred times as long as the others, so no slice contains them.
 LONG = {
-    "slices have no room for their headers",
-    "a list is taken by one that follows nobody any more",
-    "a list is taken from anybody while following",
-    "who sees somebody ahead is behind, though others come",
+    "the payload is not padded for the headers of its slices",
+    "a follower accepts a list for an attempt that is not its current one",
+    "a follower accepts a list from a rank that is not its leader",
+    "a rank that sees a rank ahead gives up while candidates remain",
     "members send no heartbeats",
-    "complete rounds are counted across missed ones",
-    "a new domain does not know that all have joined",
-    "a stranger may come in",
-    "the processes of a host are not told",
-    "one that is back is waited for in rounds that it has left",
-    "other hosts are not told",
-    "a peer is not told what was lost before it connected",
-    "a peer may send unknown hosts",
-    "a process whose queue is full is not told later",
-    "who sleeps is not woken",
+    "missed rounds do not reset the count of consecutive complete rounds",
+    "the new domain does not note that all ranks have joined",
+    "an incoming connection is accepted without a valid proof",
+    "other processes of a host are not notified of a lost host",
+    "a rank that has rejoined is expected in rounds before its return",
+    "peers on other hosts are not notified of a lost host",
+    "a peer is not notified of a host lost before it connected",
+    "a connection stays open after a message about an unknown host",
+    "sleeping threads are not woken when a host is lost",
 }
-PATIENCE = 900  # seconds for one mutant: only a hang takes that long
+PATIENCE = 900  # timeout of one program in seconds: only a hang takes that long
 
 
 def program_of(mutant: Mutant) -> str:
-    """Return the program that must catch it."""
+    """Return the name of the program that must detect this mistake."""
     if mutant.program is not None:
         return mutant.program
     if mutant.file.startswith(("gossip/", "device/", "watch/")):
         return mutant.file.split("/")[0]
     if MATCHING.fullmatch(mutant.file):
         return "matching"
-    if RECOVERY.fullmatch(mutant.file):
+    if mutant.file == RECOVERY:
         return "crashes"
     if mutant.file.startswith(("group/", "protocol/group/")) or mutant.file.endswith(
         "/butterfly.c"
@@ -111,13 +109,13 @@ def program_of(mutant: Mutant) -> str:
 
 
 def as_pattern(text: str) -> str:
-    """Return a pattern of this text that allows other line breaks."""
+    """Return a regular expression that matches this text with any spaces and line breaks."""
     words = [re.escape(word) for word in text.split()]
     return r"\s+".join(words)
 
 
 class Builder:
-    """Compiles everything once. A mutant then needs one file (a header: a few) and a link."""
+    """Compiles everything once. A mutant then needs one file (a few for a header) and a link."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,7 +146,7 @@ class Builder:
             self.archives.insert(0, archive(self.folder / f"{what}.a", objects))
 
     def link(self, of: str, name: str, changed: list[Path]) -> Path:
-        """Link with changed objects in place of the archive's members of these names."""
+        """Link a program. The changed objects replace the archive members with their names."""
         program = self.folder / name
         archives = list(self.archives)
         if changed:
@@ -182,7 +180,7 @@ class Builder:
         return program
 
     def concerned(self, file: Path) -> list[Path]:
-        """Return the files to compile again: for a header those that may include it."""
+        """Return the files to compile again: for a header all files that may include it."""
         if file.suffix == ".c":
             return [file]
         folder = file.parent.name if file.parent.name in ("gossip", "group") else "domain"
@@ -190,7 +188,7 @@ class Builder:
 
 
 def place_of(mutant: Mutant) -> tuple[int, int]:
-    """Return the place of the changed text in its file."""
+    """Return the start and the end of the text to replace in its file."""
     found = list(re.finditer(as_pattern(mutant.old), (ROOT / "csrc" / mutant.file).read_text()))
     if len(found) != 1:
         raise SystemExit(
@@ -201,7 +199,7 @@ def place_of(mutant: Mutant) -> tuple[int, int]:
 
 
 def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
-    """Return exit status (None: it hangs), output and seconds."""
+    """Run a program. Return exit status (None: it hangs), output, and run time in seconds."""
     env = {
         **os.environ,
         "PARTIALCOLL_CUDA_LIBRARY": str(ROOT / FAKE),
@@ -219,7 +217,7 @@ def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
 
 
 def decision(status: int | None, said: str) -> tuple[bool, str]:
-    """Return whether an invariant caught it, and which one or what happened instead."""
+    """Return whether an invariant detected the mistake, and its name or what happened instead."""
     broken = re.search(r"invariant broken: ([a-z ]+)", said)
     if status == 1 and broken:
         return True, broken.group(1)
@@ -249,12 +247,12 @@ def judge(builder: Builder, index: int, mutant: Mutant) -> dict[str, object]:
 
 
 def drawn(mutant: Mutant) -> int:
-    """Return a number of the mutant that does not depend on other mutants."""
+    """Return a number that depends only on the name of the mutant."""
     return zlib.crc32(mutant.name.encode())
 
 
 def part(mutants: list[Mutant], text: str) -> list[Mutant]:
-    """Return the slice "I/N". I may be any number and counts modulo N."""
+    """Return the mutants of the slice "I/N". I is taken modulo N."""
     index, parts = (int(word) for word in text.split("/"))
     short = [m for m in mutants if m.name not in LONG]
     always = set()
@@ -264,10 +262,10 @@ def part(mutants: list[Mutant], text: str) -> list[Mutant]:
 
 
 def main() -> int:
-    """Run them. Exit 1 if one was not caught."""
+    """Plant the chosen mistakes. Return 1 if one is not detected by an invariant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", help="write what was seen to a file")
+    parser.add_argument("--json", help="write the results to a file")
     parser.add_argument("names", nargs="*", help="only mutants whose name contains one of these")
     parser.add_argument("--slice", metavar="I/N", help="one of each file and a part of the others")
     options = parser.parse_args()
@@ -276,7 +274,7 @@ def main() -> int:
         chosen = part(chosen, options.slice)
     if not chosen:
         parser.error(f"no mutant has any of {options.names} in its name")
-    for mutant in (*MUTANTS, *GROWTH):  # a change of a source shows at once, chosen or not
+    for mutant in (*MUTANTS, *GROWTH):  # find outdated quotes, also of mistakes not chosen
         place_of(mutant)
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(Path(folder))

@@ -221,7 +221,7 @@ class Schedule(CoreObject):
         same time; the other ranks get MismatchError. MismatchError on every rank if sends and
         receives do not match in number, size or dtype (both sides are named). StateError if it is
         committed already, and for progress="agent" with an MPI initialized below
-        MPI_THREAD_MULTIPLE. After an error it can be mended and committed again.
+        MPI_THREAD_MULTIPLE. After an error it can be corrected and committed again.
         """
         with attending("Schedule.commit", self._members):
             code = lib.pcoll_schedule_commit(self._core(), self._progress)

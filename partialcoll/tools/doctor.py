@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`partialcoll doctor`: finds the usual faults of installing and of launching, and says how to
-mend each. Outside of a job MPI is tried in a process of its own, which may hang or die; in one, all
+fix each. Outside of a job MPI is tried in a process of its own, which may hang or die; in one, all
 ranks look and one of them tells."""
 
 from __future__ import annotations

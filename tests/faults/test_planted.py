@@ -12,13 +12,13 @@ import planted
 import pytest
 from ulfm import needs_ulfm
 
-pytestmark = [needs_ulfm, pytest.mark.in_turns]
+pytestmark = [needs_ulfm, pytest.mark.one_domain, pytest.mark.in_turns]
 
 SEEDS = ("3", "7")  # domains of one rank each, where results reach ranks one after the other
 MORE = ("11", "15", "19")
 MISTAKES = {
-    "what was frozen is not taken back": "lost",
-    "the last result is the own one, which may be none": "diverged",
+    "recovery does not take back a frozen deposit": "lost",
+    "the last result is copied from the rank's own domain, which may lack it": "diverged",
 }
 
 

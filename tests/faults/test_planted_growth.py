@@ -16,8 +16,8 @@ pytestmark = [
     pytest.mark.skipif("PARTIALCOLL_TEST_PARTS" in os.environ, reason="in test-all: takes long"),
 ]
 
-# Ranks 2 and 0 die one after the other, and are replaced. The first newcomer first makes a
-# different call. Another handle is kept by the ranks that were there from the beginning.
+# Ranks 2 and 0 die one after the other, and are replaced. The first joining rank begins with a call
+# that does not match. A second handle exists only on the original ranks.
 JOB = """
     faulthandler.dump_traceback_later(20, exit=True)
     y = np.zeros(7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mistakes that mutants.py plants: each is one small change of a source under csrc/."""
+"""The mistakes that mutants.py plants. Each is one small change of a source under csrc/."""
 
 from . import device, domains, engine, gate, gossip, groups, hosts, recovery, rounds, simulator
 from .mutant import Mutant

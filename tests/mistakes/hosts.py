@@ -1,113 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in the choice of watched hosts, and in the trust of the watch."""
+"""Mistakes in the watch of hosts: choice of peers, notifications, authentication."""
 
 from .mutant import Mutant
 
 MUTANTS = [
     # Hosts that vanish: connections and notifications.
     Mutant(
-        "hosts are numbered with ranks that have died",
+        "the choice of peers also counts ranks that have died",
         "watch/watch.c",
         "if (g->cards[r].port != 0)\n            m[count++]",
         "if (r != g->rank + 1)\n            m[count++]",
     ),
     Mutant(
-        "all connections of a host are of its first rank",
+        "the first rank of a host holds all its connections",
         "watch/watch.c",
         "if (own[(b + k) % here].rank == g->rank) {",
         "if (own[0].rank == g->rank) {",
     ),
     Mutant(
-        "a process that ends is a lost host",
+        "the end of a process counts as a lost host",
         "watch/link.c",
         "return error == ETIMEDOUT",
         "return !error || error == ETIMEDOUT",
     ),
     Mutant(
-        "other hosts are not told",
+        "peers on other hosts are not notified of a lost host",
         "watch/watch.c",
         "link_tell(l, w->hosts[l->told]);",
         "(void)l;",
     ),
     Mutant(
-        "a peer is not told what was lost before it connected",
+        "a peer is not notified of a host lost before it connected",
         "watch/link.c",
         "l->told = 0;",
         "l->told = 1;",
     ),
     Mutant(
-        "the processes of a host are not told",
+        "other processes of a host are not notified of a lost host",
         "watch/watch.c",
         "card_tell(&g->cards[r], host);",
         "(void)host;",
     ),
     Mutant(
-        "a process is not told what was lost before it joined",
+        "the processes of a new group are not notified of hosts lost earlier",
         "watch/watch.c",
         "            watch_tell_group(g, w->hosts[i]);\n",
         "            (void)g;\n",
     ),
     Mutant(
-        "the own host can be lost",
+        "a process can declare its own host lost",
         "watch/watch.c",
         "i < lost || own",
         "i < lost",
     ),
     Mutant(
-        "who sleeps is not woken",
+        "sleeping threads are not woken when a host is lost",
         "watch/watch.c",
         "doorbell_wake_waiters(w->doorbell);\n    doorbell_wake_agent(w->doorbell);",
         "",
     ),
     # Foreign processes and broken peers.
     Mutant(
-        "a stranger may come in",
+        "an incoming connection is accepted without a valid proof",
         "watch/link.c",
         "!siphash_equal(i->proof, link_proof(link, &i->handshake))",
         "false",
     ),
     Mutant(
-        "a proven connection is replaced",
+        "an incoming connection replaces a proven one",
         "watch/link.c",
         "if (!link || link->state != LINK_AWAITED)\n        return LISTENER_CLOSE;\n    if (!siph",
         "if (!link)\n        return LISTENER_CLOSE;\n    if (!siph",
     ),
     Mutant(
-        "without a descriptor the listener does not pause",
+        "the listener does not pause when no file descriptor is left",
         "watch/link.c",
         "l->paused_to = clock_us() + listener_pause_us;",
         "",
     ),
     Mutant(
-        "any answer proves the other end",
+        "the connecting side accepts any answer to its proof",
         "watch/link.c",
         "siphash_equal(l->incoming.answer, link_tag(l, LINK_ANSWER, &l->handshake))",
         "true",
         program="watch fuzz",
     ),
     Mutant(
-        "our own proof is an answer",
+        "a process accepts its own proof as the answer",
         "watch/link.c",
         "LINK_PROOF,\n    LINK_ANSWER,",
         "LINK_PROOF,\n    LINK_ANSWER = LINK_PROOF,",
         program="watch fuzz",
     ),
     Mutant(
-        "news may be repeated",
+        "a replayed message about a lost host is accepted",
         "watch/link.c",
         "link_news_tag(l, !connects, l->received++, news->host)",
         "link_news_tag(l, !connects, 0 * l->received++, news->host)",
         program="watch fuzz",
     ),
     Mutant(
-        "our own news may be sent back",
+        "a process accepts its own message when it is sent back",
         "watch/link.c",
         "LINK_FROM_CONNECTING,\n    LINK_FROM_LISTENING",
         "LINK_FROM_CONNECTING,\n    LINK_FROM_LISTENING = LINK_FROM_CONNECTING",
         program="watch fuzz",
     ),
     Mutant(
-        "a peer may send unknown hosts",
+        "a connection stays open after a message about an unknown host",
         "watch/watch.c",
         'link_end(l);\n    watch_drop(w, "a connection to a peer that sent news',
         'watch_drop(w, "a connection to a peer that sent news',

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in the simulator itself."""
+"""Mistakes in csrc/gossip and csrc/group that the test of the simulator must detect."""
 
 from .mutant import Mutant
 
 MUTANTS = [
-    # The simulator runs csrc/gossip and csrc/group. These mistakes are in the simulator.
+    # The simulator runs these sources, too.
     Mutant(
-        "simulated: an average goes to where its peer was before others gave to it",
+        "simulated: an average ignores the deltas that wait at the peer",
         "gossip/accumulator.c",
         "own, uncollected > 0, &version",
         "own, false, &version",
         program="simulator",
     ),
     Mutant(
-        "simulated: a delta lands before it has arrived",
+        "simulated: a delta counts as landed before the flush is complete",
         "gossip/accumulator.c",
         "    return memory->window->ops->flush(memory->window, peer)\n"
         "               ?: accumulator_count_up(memory, peer, WORD_LANDED, 1);",
@@ -21,14 +21,14 @@ MUTANTS = [
         program="simulator",
     ),
     Mutant(
-        "simulated: what was collected is not taken off the sum",
+        "simulated: the owner does not subtract a collected chunk from its sum",
         "gossip/accumulator.c",
         "rc = accumulator_add(memory, rank, first, change);",
         "rc = PCOLL_OK;",
         program="simulator",
     ),
     Mutant(
-        "simulated: a message is announced before it has arrived",
+        "simulated: a sender marks a queue slot full before the message has arrived",
         "gossip/gossip_models.c",
         "return rc ?: window->ops->flush(window, peer);",
         "return rc;",
@@ -42,14 +42,14 @@ MUTANTS = [
         program="simulator",
     ),
     Mutant(
-        "simulated: two rounds along each axis",
+        "simulated: two rounds in a row use the same axis",
         "protocol/group/grid.c",
         "return (uint32_t)(round % g->axes);",
         "return (uint32_t)(round / 2 % g->axes);",
         program="simulator",
     ),
     Mutant(
-        "simulated: a void round is told as one that counts",
+        "simulated: a void round is not reported as void",
         "group/group_agent.c",
         "        .is_void = !counts,",
         "        .is_void = false,",

@@ -59,28 +59,28 @@ LONG = [
 
 FULL_CRASH, MAJORITY_CRASH = QUICK[6:8]
 
-# Description, text and its replacement, and the case that finds it and holds without it.
+# Each: a description, a text, its replacement, and the case that fails with the mistake only.
 MISTAKES = [
     (
-        "a deposit is counted twice: the plan is not looked at again",
+        "a deposit counts twice because its plan is not checked again",
         ":: carried && carried != pending[r] -> goto plan",
         ":: false -> goto plan",
         QUICK[0],
     ),
     (
-        "a carry loses what was stored",
+        "a carried deposit is lost",
         "pending[r] = carried | (1 << call);",
         "pending[r] = 1 << call;",
         QUICK[0],
     ),
     (
-        "a late deposit arrives",
+        "a late deposit is treated as arrived",
         "open = frozen[r] <= call;",
         "open = true;",
         QUICK[0],
     ),
     (
-        "a late activation is obeyed",
+        "a rank obeys a late activation",
         ":: round < current[r] -> skip ",
         ":: round < current[r] -> from[r] = from[r] | (1 << (k)) ",
         QUICK[0],
@@ -104,105 +104,105 @@ MISTAKES = [
         QUICK[0],
     ),
     (
-        "a round is over before all have entered it",
+        "a round completes before all ranks have entered it",
         "(runs(r) && entered[r] && all_frozen(current[r]) && !ready(r))",
         "(runs(r) && entered[r] && !ready(r))",
         QUICK[0],
     ),
     (
-        "a full round does not wait for all",
+        "a full round does not wait for all ranks",
         "#define met(r) arrived[r]\n#define activates false",
         "#define met(r) (arrived[0] || arrived[r])\n#define activates false",
         QUICK[2],
     ),
     (
-        "a stored deposit is not taken",
+        "a stored deposit is not counted as taken",
         "    taken[r] = taken[r] | pending[r];\n",
         "    if\n    :: arrived[r] -> skip\n    :: else -> goto late\n    fi;\n"
         "    taken[r] = taken[r] | pending[r];\nlate:\n",
         QUICK[0],
     ),
     (
-        "a rank that was not drawn starts",
+        "a rank that was not drawn starts the round",
         "(arrived[r] && draw(current[r]) == (r))",
         "arrived[r]",
         QUICK[1],
     ),
     (
-        "a frozen deposit of a void round is not given back",
+        "a frozen deposit of a void round is not restored",
         "pending[r] = pending[r] | froze[r]\n",
         "skip\n",
         FULL_CRASH,
     ),
     (
-        "a frozen deposit counts though its round is void",
+        "a frozen deposit counts as taken although its round is void",
         "frozen[r]--;\n        assert((pending[r] & froze[r]) == 0);\n"
         "        taken[r] = taken[r] & ~froze[r];",
         "frozen[r]--;",
         FULL_CRASH,
     ),
     (
-        "who lacks the last round is not given it",
+        "a rank that lacks the last round does not receive it",
         "    complete[r] = most;\n",
         "",
         FULL_CRASH,
     ),
     (
-        "the fewest rounds count",
+        "the ranks agree on the round count of one rank instead of the largest",
         "lives(i) && complete[i] > most -> most = complete[i]",
         "lives(i) && i == P - 1 -> most = complete[i]",
         FULL_CRASH,
     ),
     (
-        "a void round is held against the next of its number",
+        "the mask of a void round is compared with that of its repetition",
         "        seen[most] = false\n",
         "        skip\n",
         FULL_CRASH,
     ),
     (
-        "who waits for the void round has not arrived at its repetition",
+        "a rank that waits for the void round has not arrived at its repetition",
         "    arrived[r] = awaited[r] > most;\n",
         "",
         FULL_CRASH,
     ),
     (
-        "recovery takes over in the middle of a deposit",
+        "recovery copies the state of a rank in the middle of a deposit",
         "atomic { !gate[r] -> inherit(r) };",
         "atomic { inherit(r) };",
         "P=3 POLICY=SOLO ROUNDS=2 HISTORY=2 CALLERS=3 RUN_TO_COMPLETION CRASH",
     ),
     (
-        "a rank goes on before all have taken over",
+        "a rank continues before all ranks have inherited their state",
         "    all(inherited);\n",
         "",
         FULL_CRASH,
     ),
     (
-        "a rank takes over before all have stopped",
+        "the ranks agree before all of them have stopped",
         "agreed || all(stopped) ->",
         "true ->",
         FULL_CRASH,
     ),
     (
-        "messages of the old epoch arrive in the new one",
+        "messages of the old epoch arrive in the new epoch",
         ":: nempty(edge[i]) -> edge[i]?_\n        :: empty(edge[i]) -> break",
         ":: break",
         MAJORITY_CRASH,
     ),
     (
-        "activations of the old epoch count in the new one",
+        "activations of the old epoch count in the new epoch",
         "    from[r] = 0;\n    early[r] = 0;\n    outage",
         "    outage",
         MAJORITY_CRASH,
     ),
     (
-        "the contribution of the dead is waited for",
+        "a round waits for the contribution of the dead rank",
         "(left_out(r) || frozen[r] > (t))",
         "(frozen[r] > (t))",
         FULL_CRASH,
     ),
     (
-        "the dead stays in the activation broadcast",
+        "the dead rank stays in the activation broadcast",
         "#define LEFT (agreed -> P - 1 : P)\n"
         "#define number(r) ((agreed && dead < (r)) -> (r) - 1 : (r))\n"
         "#define numbered(n) ((agreed && (n) >= dead) -> (n) + 1 : (n))",
@@ -210,7 +210,7 @@ MISTAKES = [
         "P=4 POLICY=SOLO ROUNDS=1 CALLERS=3 RUN_TO_COMPLETION CRASH",
     ),
     (
-        "the dead stays drawn",
+        "the dead rank stays drawn",
         "((agreed && drawn[t] == dead) -> (dead + 1) % P : drawn[t])",
         "drawn[t]",
         MAJORITY_CRASH,

@@ -78,7 +78,7 @@ def info(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="as JSON")
 @click.option("--remove-stale", is_flag=True, help="remove what this user's ended jobs have left")
 def doctor(as_json: bool, remove_stale: bool) -> int:
-    """Faults of installing and launching, each with its mend.
+    """Faults of installing and launching, each with its fix.
 
     Exits with 1 if something does not work at all. Inside a job all ranks look:
     mpiexec -n 4 partialcoll doctor
