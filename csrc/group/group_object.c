@@ -45,14 +45,16 @@ static int group_object_check_options(const pcoll_group_options *o)
     if (!(o->bandwidth >= 0) || !isfinite(o->bandwidth))
         return fail(PCOLL_EINVAL, "bandwidth: expected a number above 0, got %g",
                     o->bandwidth);
-    if (o->timeout_us <= 0)
+    /* So that the longest window, in nanoseconds, fits in 64 bits. */
+    const int64_t longest_us = 1000000000000000;
+    if (o->timeout_us <= 0 || o->timeout_us > longest_us)
         return fail(PCOLL_EINVAL,
-                    "timeout: expected more than 0 microseconds, got %" PRId64,
-                    o->timeout_us);
-    if (o->window_us < 0)
+                    "timeout: expected 1 to %" PRId64 " microseconds, got %" PRId64,
+                    longest_us, o->timeout_us);
+    if (o->window_us < 0 || o->window_us > longest_us)
         return fail(PCOLL_EINVAL,
-                    "window: expected more than 0 microseconds, got %" PRId64,
-                    o->window_us);
+                    "window: expected 0 to %" PRId64 " microseconds, got %" PRId64,
+                    longest_us, o->window_us);
     if (o->count > SIZE_MAX / 64)
         return fail(PCOLL_EINVAL, "sendbuf: %" PRIu64 " elements are beyond all memory",
                     o->count);

@@ -784,7 +784,7 @@ typedef struct pcoll_group_options {
     double bandwidth;   /* of this rank, in any unit; 0: all are equal. See measure */
     int32_t measure;    /* 1: bandwidths are measured, in bytes per second */
     uint32_t every;     /* rounds after which a measured bandwidth is taken over */
-    int64_t timeout_us; /* how long a member may be silent in mid-round */
+    int64_t timeout_us; /* how long a member may be silent in mid-round; up to 10^9 s */
     int64_t window_us;  /* how long to wait for more members; 0: by the timeout */
     int32_t progress;   /* enum pcoll_progress */
     int32_t on_failure; /* enum pcoll_failure */

@@ -329,6 +329,8 @@ static void test_refused(void)
     network.L = 1;
     o.timeout_us = 0;
     EXPECT(pcoll_sim_group_create(2, 0, &network, &o, &t.sim) == PCOLL_EINVAL, "time");
+    o.timeout_us = INT64_MAX;
+    EXPECT(pcoll_sim_group_create(2, 0, &network, &o, &t.sim) == PCOLL_EINVAL, "time");
     EXPECT(pcoll_sim_group_create(0, 0, &network, &o, &t.sim) == PCOLL_EINVAL, "ranks");
     EXPECT(pcoll_sim_gossip_create(0, &g, &t.gossip) == PCOLL_EINVAL, "ranks");
     EXPECT(pcoll_sim_gossip_create(2, &g, &t.gossip) == PCOLL_EINVAL, "slots");
