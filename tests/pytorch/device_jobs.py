@@ -294,6 +294,11 @@ def process_group():
     outputs = [numbers(where) for where in (["cpu", device] * ranks)[:ranks]]
     dist.all_gather(outputs, numbers(device))
     assert torch.equal(outputs[0], outputs[0] * 0 + torch.arange(6.0) * 2), outputs
+    outputs = [torch.zeros(6) for _ in range(ranks)]  # only the arguments are on the device
+    dist.all_gather(outputs, numbers(device).add_(1))
+    assert torch.equal(outputs[1], torch.arange(6.0) * 3 + 1), outputs
+    dist.all_to_all(outputs, [numbers(device).add_(10 * to) for to in range(ranks)])
+    assert torch.equal(outputs[1], torch.arange(6.0) * 3 + 10 * rank), outputs
     ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2).to(device))
     (ddp(torch.ones(3, 4, device=device)) * (1 + rank)).sum().backward()
     expected = torch.full((2, 4), 3.0 * (1 + (ranks - 1) / 2))
