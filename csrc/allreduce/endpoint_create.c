@@ -193,8 +193,9 @@ static int endpoint_init(struct endpoint *endpoint, const struct endpoint_spec *
     endpoint->drives = p->members == 1 || (p->leads && p->domains > 1);
     if ((rc = endpoint_lay_out(spec, p, &endpoint->shape, &plan)) != PCOLL_OK)
         return rc;
+    /* A round touches the send buffer, the deposit and the receive buffer of each member. */
     endpoint->shape.payload.past_cache =
-        2 * p->members * endpoint->shape.payload.bytes > memory_cache_size();
+        3 * p->members * endpoint->shape.payload.bytes > memory_cache_size();
     if (!endpoint->drives) /* It needs no memory for messages. */
         plan.temps = 0;
     rc = data_init(&endpoint->data, &endpoint->shape, &plan)
