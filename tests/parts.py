@@ -29,7 +29,12 @@ RESULT = ROOT / "bench/results/test-all/any.json"
 MPIS = ("mpich", "openmpi")
 RANKS = ("alone", 8, 5, 4, 3, 2, 1)
 # Many ranks take long on few cores: each domain runs with one MPI.
-ONE_MPI = {("node", 8): "mpich", ("rank", 8): "openmpi", ("node", 5): "openmpi", ("rank", 5): "mpich"}
+ONE_MPI = {
+    ("node", 8): "mpich",
+    ("rank", 8): "openmpi",
+    ("node", 5): "openmpi",
+    ("rank", 5): "mpich",
+}
 # Of the numbers of ranks on which run.py has PyTorch's tests, each MPI leaves out one.
 WITHOUT_PYTORCH = {"mpich": 4, "openmpi": 2}
 TRAINERS = {"mpich": "lightning", "openmpi": "accelerate"}  # the latter is Transformers', too

@@ -2,9 +2,10 @@
 """Measure the interposer's cost for a program whose ranks arrive together.
 
 Calls of MPI_Allreduce a second, with it and without, in turn, for MPI_SUM and for an op of the
-user; medians of the runs, and the best of each. A rank that waits in MPI burns its core, so this
-means something only where nothing else runs: the load at the beginning is noted. The MPI is the
-one of this interpreter.
+user; medians of the runs, and the best of each. `ratio` is the median over pairs of runs, one after
+the other: on a shared machine it varies less than the rates. A rank that waits in MPI burns its
+core, so this means something only where nothing else runs: the load at the beginning is noted. The
+MPI is the one of this interpreter.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def command(n: int, counts: list[int], runs: int, seconds: float, json: str | No
             for op, found in rates.items():
                 medians = {who: statistics.median(some) for who, some in found.items()}
                 best = {f"{who}_best": max(some) for who, some in found.items()}
-                rows.append({"bytes": 8 * doubles, "op": op, **medians, **best})
+                pairs = zip(found["interposer"], found["mpi"])
+                ratio = statistics.median(with_it / without for with_it, without in pairs)
+                rows.append({"bytes": 8 * doubles, "op": op, "ratio": ratio, **medians, **best})
     document = report.document("bench interposer", n, rows)
     document["env"].update(runs=runs, seconds=seconds, load_before=load)
     report.write(json, document)

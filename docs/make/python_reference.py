@@ -35,6 +35,8 @@ def _entry(name: str, module: object, thing: str) -> str:
         return f".. py:data:: {name}.{thing}\n   :type: str\n"
     if inspect.isclass(value):
         options = f"   :members:\n   :inherited-members: {_foreign(value)}\n"
+        if not value.__module__.startswith(name):  # its own module's page has the entry
+            options += "   :no-index:\n"
         return f".. autoclass:: {name}.{thing}\n{options}"
     kind = "function" if callable(value) else "data"
     return f".. auto{kind}:: {name}.{thing}\n" + ("   :no-value:\n" if kind == "data" else "")

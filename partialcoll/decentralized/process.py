@@ -509,7 +509,7 @@ class Process:
         drive(self.replacing(lambda mean: model))
 
     def consensus_distance(self) -> float:
-        """Return sqrt(mean_i |x_i - mean|^2) over the ranks' models. Collective."""
+        """Return the root of the mean of ``|x_i - mean|^2`` over the ranks' models. Collective."""
         return drive(self.measuring())
 
     def measuring(self) -> Steps[float]:
