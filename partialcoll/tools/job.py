@@ -35,6 +35,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
@@ -76,10 +77,12 @@ def wake(process: Path, signum: int) -> None:
     send(process, signal.SIGCONT)
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Ask the kernel, in a child before it runs its program, for SIGTERM when the thread that
-    started it ends, even by a signal that cannot be caught."""
+    started it ends, even by a signal that cannot be caught. parent: the process that started it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before
+        os._exit(128 + signal.SIGTERM)
 
 
 def shared_files(process: Path) -> Iterator[Path]:
@@ -324,7 +327,7 @@ class Job:
             # Or Open MPI's would end by SIGPIPE, before its ranks, when the command is killed.
             pass_fds=[self._held, *(reader for reader, _ in pipes)],
             start_new_session=True,  # Ctrl-C is for the command, which ends the job
-            preexec_fn=_begin,
+            preexec_fn=partial(_begin, os.getpid()),
         )
         for to, (reader, writer) in enumerate(pipes, 1):
             os.close(writer)
@@ -445,9 +448,9 @@ def _wait(over: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     signal.signal(signal.SIGTTIN, signal.SIG_DFL)
-    end_with_parent()
+    end_with_parent(parent)
 
 
 def lives(folder: Path) -> bool:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from .._command import in_job as in_job
 from .._core import ffi
@@ -37,8 +36,8 @@ print(mpi.MPI.get_vendor()[0], ffi.abi(), *mpi.loaded(), sep=chr(10))"""
 
 def ask(words: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Return what a process of its own has said."""
-    how: dict[str, Any] = {"capture_output": True, "text": True, "preexec_fn": end_with_parent}
-    return subprocess.run(words, timeout=seconds, **how)
+    begin = functools.partial(end_with_parent, os.getpid())
+    return subprocess.run(words, timeout=seconds, capture_output=True, text=True, preexec_fn=begin)
 
 
 @functools.cache

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launchers are identified by their recorded --version output."""
 
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -83,3 +86,26 @@ def test_no_mpi_is_said_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(launcher.ffi, "built", lambda: ["mpich", "openmpi"])
     with pytest.raises(Error, match=r"^mpi4py loads no MPI \(cannot load .* pip install mpich"):
         launcher._mpi.__wrapped__()
+
+
+ORPHAN = """
+import os, signal, subprocess, sys, time
+from functools import partial
+from partialcoll.tools import job
+
+def begin(parent):
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    job.end_with_parent(parent)
+
+program = [sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", sys.argv[1]]
+subprocess.run(program, preexec_fn=partial(begin, os.getpid()))
+"""
+
+
+def test_parent_ends_before_its_child_asks_for_a_signal(tmp_path):
+    file = str(tmp_path / "it ran")
+    command = [sys.executable, "-c", ORPHAN, file]
+    done = subprocess.run(command, capture_output=True)  # returns when the child has ended, too
+    assert done.returncode == -signal.SIGKILL and not os.path.exists(file), done.stderr
