@@ -35,7 +35,7 @@ ONE_MPI = {
     ("node", 5): "openmpi",
     ("rank", 5): "mpich",
 }
-# Of the numbers of ranks on which run.py has PyTorch's tests, each MPI leaves out one.
+# run.py runs PyTorch's tests on the numbers of ranks in its FEW_RANKS. Each MPI skips one of them.
 WITHOUT_PYTORCH = {"mpich": 4, "openmpi": 2}
 TRAINERS = {"mpich": "lightning", "openmpi": "accelerate"}  # the latter is Transformers', too
 CLOSING = re.compile(

@@ -81,7 +81,7 @@ def end_with_parent(parent: int) -> None:
     """Ask the kernel, in a child before it runs its program, for SIGTERM when the thread that
     started it ends, even by a signal that cannot be caught. parent: the process that started it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # it has ended already, so no signal will come
         os._exit(128 + signal.SIGTERM)
 
 

@@ -9,6 +9,7 @@ from ulfm import needs_ulfm
 from partialcoll.tools.bench.faults import killing
 
 pytestmark = needs_ulfm
+# These tests set the domain themselves, so one run of the suite is enough.
 names_domain = pytest.mark.one_domain
 
 

@@ -11,7 +11,7 @@ from ulfm import needs_ulfm
 pytest.importorskip("torch")
 pytestmark = [
     needs_ulfm,
-    pytest.mark.one_domain,  # test_growth names the domain
+    pytest.mark.one_domain,  # test_growth runs in each domain
     pytest.mark.in_turns,
 ]
 

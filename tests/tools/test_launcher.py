@@ -88,6 +88,7 @@ def test_no_mpi_is_said_in_one_sentence(tmp_path, monkeypatch):
         launcher._mpi.__wrapped__()
 
 
+# The child kills its parent, and waits for its end, before it asks for a signal.
 ORPHAN = """
 import os, signal, subprocess, sys, time
 from functools import partial
