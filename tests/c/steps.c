@@ -186,7 +186,7 @@ static void wait_for_round(uint32_t rank)
 
 static void think(uint32_t rank)
 {
-    uint32_t most = rank == s.o.slow ? 10 * s.o.think : s.o.think;
+    uint32_t most = rank == s.o.slow ? STEPS_SLOWNESS * s.o.think : s.o.think;
     of(rank)->doing = "computing";
     if (most && stepper_random(3))
         stepper_block(stepper_now() + stepper_random(most));

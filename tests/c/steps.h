@@ -12,7 +12,7 @@
 #include "space.h"
 #include "stepper.h"
 
-enum { STEPS_MAX_RANKS = 70, STEPS_MAX_COUNT = 48 };
+enum { STEPS_MAX_RANKS = 70, STEPS_MAX_COUNT = 48, STEPS_SLOWNESS = 10 };
 
 struct steps_options {
     uint32_t ranks;
@@ -22,9 +22,9 @@ struct steps_options {
     uint32_t count; /* float64 elements */
     bool fractions; /* values whose sum depends on the order of additions */
     uint32_t think; /* maximal ns between calls */
-    uint32_t slow;  /* this rank thinks ten times as long; none if >= ranks */
-    bool fabric;    /* rounds start at the leader and use a fabric */
-    uint32_t nosy;  /* ns between unrequested polls of a driver; 0: none */
+    uint32_t slow; /* this rank thinks STEPS_SLOWNESS times as long; none if >= ranks */
+    bool fabric;   /* rounds start at the leader and use a fabric */
+    uint32_t nosy; /* ns between unrequested polls of a driver; 0: none */
     struct stepper_options stepper;
 };
 

@@ -85,6 +85,9 @@ static struct steps_options draw(uint64_t seed)
                                          .stay = PICK(&d, stays),
                                          .tick = PICK(&d, ticks),
                                          .longest = o.ranks > 8 ? 10000000 : 1000000};
+    /* Drivers run while a slow rank computes, before each call of its two loops. */
+    o.stepper.longest +=
+        2 * o.calls * STEPS_SLOWNESS * o.think / (uint64_t)o.stepper.tick;
     return o;
 }
 
