@@ -242,11 +242,11 @@ def check_cmake(place):
 
 
 def check_without_mpi(place):
-    """The package can be imported. The first use says what to install."""
+    """The package can be imported. The first call says what to install."""
     code = """import partialcoll as pc
 print(pc.__version__)
 try:
-    pc.Allreduce_init
+    pc.Allreduce_init(None, None, None)
 except pc.errors.AbiError as error:
     print(error)"""
     expect("pip install mpich", place.run(place.bin / "python", "-c", code))
