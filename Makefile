@@ -183,7 +183,7 @@ TSAN := -O1 -g -fsanitize=thread
 # with sanitizers do without: sanitizers check the same accesses more closely.
 HARDENED = $(eval HARDENED := $(shell $(PYTHON) csrc/hardening.py compile "$(CC)"))$(HARDENED)
 HARDENED_LINK = $(eval HARDENED_LINK := $(shell $(PYTHON) csrc/hardening.py link "$(CC)"))$(HARDENED_LINK)
-INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_PLAIN_RANKS=2 -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
+INTERLEAVED := -DPCOLL_TEST_INTERLEAVE -DPCOLL_TEST_CHAIN_BYTES=128 -DPCOLL_TEST_PLAIN_RANKS=2 -DPCOLL_TEST_CHUNK_BYTES=128 -DPCOLL_TEST_CHUNK_BLOCKS=1 -DPCOLL_TEST_TRIES=2
 C := build/c
 
 # Objects in folders by how they are compiled, each once for all programs. Core and helpers are
@@ -191,7 +191,7 @@ C := build/c
 objects = $(patsubst %.c,$(C)/$(1)/%.o,$(2))
 $(C)/plain/%.o: FLAGS := $(ASAN)
 $(C)/interleaved/%.o: FLAGS := $(ASAN) $(INTERLEAVED)
-$(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=64 -DPCOLL_TEST_CHUNK_BLOCKS=1
+$(C)/threads/%.o: FLAGS := $(TSAN) -DPCOLL_TEST_CHUNK_BYTES=128 -DPCOLL_TEST_CHUNK_BLOCKS=1
 $(C)/shipped/%.o: FLAGS = -O3 $(HARDENED)
 define compile
 $(C)/$(1)/%.o: %.c $(HEADERS)

@@ -15,11 +15,12 @@
  * because of the room for their headers, and the words share a page with what is allocated next.
  */
 
-/* A sum and its operands stay in a core's cache while a chunk is reduced. */
+/* A sum and its operands stay in a core's cache while a chunk is reduced. A short message has
+ * shorter chunks, so that each member can take one. Less than the least length gained nothing. */
 #ifdef PCOLL_TEST_CHUNK_BYTES
-static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES;
+static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES, least_chunk_bytes = 64;
 #else
-static size_t const chunk_bytes = 64 << 10;
+static size_t const chunk_bytes = 64 << 10, least_chunk_bytes = 8 << 10;
 #endif
 
 struct node_layout {
@@ -35,9 +36,12 @@ static size_t node_place(size_t *at, size_t bytes)
     return here;
 }
 
-static uint32_t node_count_chunks(size_t bytes)
+static uint32_t node_count_chunks(size_t bytes, uint32_t members)
 {
     size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
+    size_t most = bytes / least_chunk_bytes;
+    most = most < members ? most : members;
+    chunks = chunks > most ? chunks : most;
     return chunks > 1 ? (uint32_t)chunks : 1;
 }
 
@@ -85,9 +89,8 @@ static struct node_layout node_lay_out(const struct round_shape *shape,
     l.absent = node_place(&at, counts_absences ? shape->ranks * sizeof(uint32_t) : 0);
     l.lines = node_place(&at, members * sizeof(struct node_line));
     l.list = node_place(&at, members * sizeof(struct node_frozen));
-    l.finished = node_place(
-        &at,
-        fabric ? node_count_chunks(round_shape_capacity(shape)) * sizeof(uint64_t) : 0);
+    size_t chunks = node_count_chunks(round_shape_capacity(shape), placement->members);
+    l.finished = node_place(&at, fabric ? chunks * sizeof(uint64_t) : 0);
     if (members > 1)
         node_lay_out_messages(&l, &at, shape, options, placement);
     l.total = at;
@@ -127,7 +130,7 @@ static void node_map(struct domain *n, const struct node_layout *at,
     n->slots_each = contribution_slots(n->hooks.owned_sends);
     n->chunks = n->shape->described
                     ? 1 /* A helper may read it while the form changes. */
-                    : node_count_chunks(n->shape->payload.bytes);
+                    : node_count_chunks(n->shape->payload.bytes, n->members);
     n->shared = (struct node_shared *)(base + l.words);
     n->descriptors = (_Atomic uint64_t *)(base + l.descriptors);
     n->asleep = (_Atomic uint64_t *)(base + l.asleep);
