@@ -296,11 +296,13 @@ class Calls:
             return self._in_order.begin(call, background=self._threads)
         return self._names.begin(call, name)
 
-    def refuse(self, error: Exception, name: Any = None, by_name: bool = False) -> NoReturn:
+    def refuse(
+        self, error: Exception, name: Any = None, by_name: bool = False, partial: bool = False
+    ) -> NoReturn:
         """Raise an error about this rank's arguments, and report it to the ranks that wait for the
         call: under its `name`, or in the order of calls. With a quorum only the first one waits."""
         known = name if isinstance(name, str) else None
-        if known not in self._partial:
+        if not (partial and known in self._partial):
             text = f"{type(error).__name__}: {error}"
             self.begin(Call(text, refused=True), known if by_name else None)
         raise error

@@ -127,7 +127,7 @@ def _begin(verb: _Verb, arguments: dict[str, Any], **how: bool) -> Call:
             role = OPEN if options.reduction() in (Average, Sum) else ""
         call = Call(text, move, outputs, apart=apart, role=role, read=given)
     except Exception as error:
-        calls.refuse(error, name, by_name)
+        calls.refuse(error, name, by_name, options.partial)
 
     def land() -> Any:
         for part in parts:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Futures of the backend: chained callbacks may wait for further collectives of the group."""
 
+import contextlib
 import functools
 import random
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,7 @@ dist = pytest.importorskip("torch.distributed")
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 import partialcoll.torch  # noqa: E402, F401
-from partialcoll.torch.ops.call import Call, Future, Line, Queue  # noqa: E402
+from partialcoll.torch.ops.call import Call, Future, Line, Queue, Work  # noqa: E402
 from partialcoll.torch.ops.transfer import Form, Reduction  # noqa: E402
 
 torch.set_num_threads(1)
@@ -225,6 +227,24 @@ def test_a_callback_waits_for_a_later_one():
     thread.join(60)
     assert first.done() and first.wait() == 10 + 11 + 12
     assert seen == ["then", "later"]
+
+
+def test_get_future_runs_a_callback_that_ends_another_call():
+    """The thread that asks for the future of a finished call may find a callback to run."""
+    line = Line()
+    queue = SimpleNamespace(aside=contextlib.nullcontext)
+    call, inner = Work([], queue), Work([], queue)
+    call.line = line
+    call._end()
+    line._busy = True  # another thread runs a callback
+    before = Future([], line)
+    chained = before.then(lambda future: inner._end())
+    before.set_result(0)
+    line._busy = False  # it has returned, and that thread has not looked for the next one yet
+    thread = threading.Thread(target=call.get_future, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive() and chained.done() and inner.is_completed()
 
 
 def test_errors_in_callbacks():

@@ -867,6 +867,21 @@ def test_a_bad_first_call_with_a_quorum(world, name):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("asynchronous", (False, True), ids=("now", "later"))
+def test_a_bad_call_of_all_ranks_under_a_name_that_had_a_quorum(world, asynchronous):
+    """The other ranks wait for it, although they do not wait for calls with the quorum."""
+    function = pct.allreduce_async if asynchronous else pct.allreduce
+    pct.allreduce(torch.ones(2), name="both", quorum="solo")
+    if world.rank == 0:
+        with pytest.raises(TypeError, match=r"torch\.Tensor"):
+            function(3, name="both")
+    else:
+        with pytest.raises(pc.MismatchError, match=r"rank 0: .*\(refused\)"):
+            pct.synchronize(function(torch.ones(2), name="both"))
+    still_works(world)
+
+
+@pytest.mark.mpi
 def test_solo_waits_for_no_other_rank(world):
     x = torch.ones(3)
     pct.allreduce(x, name="x", quorum="solo")

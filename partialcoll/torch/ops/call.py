@@ -307,11 +307,12 @@ class Work(_Work):
     def get_future(self) -> Future:
         """Return the future of the list of tensors."""
         with _lock:
+            late = self._over and self._future is None
             if self._future is None:
                 self._future = new_future(self._tensors, self.line)
-                if self._over:
-                    self._resolve()
-        if not self._over:
+        if late:  # not within the lock: callbacks may run here
+            self._resolve()
+        elif not self._over:
             self._queue.wake()
         return self._future
 
