@@ -21,7 +21,7 @@ _NAMES = (
     "float16 bfloat16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8 uint16 "
     "uint32 uint64 bool"
 )
-_DTYPES: dict[str, int] = {n: getattr(lib, f"PCOLL_{n.upper()}") for n in _NAMES.split()}
+DTYPES: dict[str, int] = {n: getattr(lib, f"PCOLL_{n.upper()}") for n in _NAMES.split()}
 _FLOATS = {lib.PCOLL_FLOAT16, lib.PCOLL_BFLOAT16, lib.PCOLL_FLOAT32, lib.PCOLL_FLOAT64}
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ class Buffer:
 
 
 def dtype_name(dtype: int) -> str:
-    return next(name for name, code in _DTYPES.items() if code == dtype)
+    return next(name for name, code in DTYPES.items() if code == dtype)
 
 
 def bfloat16() -> np.dtype[Any]:
@@ -117,9 +117,9 @@ def _to_array(argument: str, buffer: Any) -> Array:
 
 
 def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
-    if dtype.isnative and dtype.name in _DTYPES:
-        return _DTYPES[dtype.name]
-    if dtype.newbyteorder("=").name in _DTYPES:
+    if dtype.isnative and dtype.name in DTYPES:
+        return DTYPES[dtype.name]
+    if dtype.newbyteorder("=").name in DTYPES:
         raise TypeError(
             f"{argument}: expected elements in this machine's byte order, got {dtype.str} "
             f'({dtype.name}); array.astype("{dtype.name}") has them so'
@@ -128,7 +128,7 @@ def dtype_code(argument: str, dtype: np.dtype[Any]) -> int:
         "a structured one needs a datatype and an op that take it, as in [array, count, datatype]"
     )
     raise TypeError(
-        f"{argument}: expected elements of {', '.join(_DTYPES)}, "
+        f"{argument}: expected elements of {', '.join(DTYPES)}, "
         f"got {dtype.str} ({dtype.name}){f'; {hint}' if dtype.names else ''}"
     )
 
@@ -153,7 +153,7 @@ def _with_datatype(argument: str, array: Array, datatype: MPI.Datatype) -> Buffe
                 f"{argument}: the datatype {datatype.Get_name()} is not that of the "
                 f"array, {array.dtype.name}"
             )
-        if known.name in _DTYPES:
+        if known.name in DTYPES:
             return _from_array(argument, array)
     if array.dtype.hasobject or not array.dtype.isnative:
         raise TypeError(

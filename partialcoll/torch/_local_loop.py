@@ -27,15 +27,7 @@ from ..collectives.agreement import together
 from ..collectives.gossip import GossipStats
 from ..collectives.resync import Replica
 from ..collectives.state_exchange import StateExchange
-from ..decentralized import (
-    Alone,
-    LocalStrategy,
-    MoshpitProcess,
-    PeriodicJoin,
-    Process,
-    Setup,
-    Strategy,
-)
+from ..decentralized import LocalStrategy, MoshpitProcess, PeriodicJoin, Process, Setup, Strategy
 from ..decentralized.decoupled import Threaded
 from ..decentralized.process import Steps, is_finite
 from ..errors import StateError
@@ -128,7 +120,7 @@ class LocalLoop(Loop):
         self._flat.scatter()
         stats = self.process.exchange_stats
         if not self._warned and stats is not None:
-            self._warned = warn_of_fallbacks(stats, self._flat.size)
+            self._warned = warn_of_fallbacks(stats, self._model.size)
         self._metrics.wait_s += time.monotonic() - begin
         if timeline.recorder is not None:
             self._record(("EXCHANGE", begin))
@@ -154,14 +146,8 @@ class LocalLoop(Loop):
         self.process.begin()
         self._join_hook.begin()
 
-    @property
-    def version(self) -> int:
-        """Number of own steps, including the empty ones of a join."""
-        return self.process.stats.steps
-
-    @property
-    def updates(self) -> int:
-        return self._metrics.rounds
+    version = property(lambda self: self.process.stats.steps)  # own, also the empty ones of a join
+    updates = property(lambda self: self._metrics.rounds)
 
     @property
     def metrics(self) -> LocalMetrics:
@@ -379,11 +365,10 @@ class AdasumStrategy(LocalStrategy):
             raise ValueError(
                 f"op: Adasum needs all ranks, expected on_failure='raise', got {given.on_failure!r}"
             )
-        return cls(ParameterVector(parameters).bounds, given.clip_norm)
+        places = ParameterVector(parameters).layout.places
+        return cls([(place.begin, place.end) for place in places], given.clip_norm)
 
     def build(self, x: Array, comm: MPI.Intracomm, **common: Any) -> Setup:
         """Create the process: ranks that have joined take part in each step without a change."""
-        if comm.size == 1:
-            return Setup(Alone(x, **common))
         process = AdasumProcess(x, comm, self.bounds, **common)
         return Setup(process, PeriodicJoin(common["total"], 1, comm.size))

@@ -351,12 +351,10 @@ class Calls:
     def free(self) -> None:
         """Complete all calls and free everything. Collective; local after a death with
         on_failure="raise". MismatchError on all ranks, and nothing is freed, if calls differ."""
-        try:
+        with contextlib.suppress(RankFailedError):
             self.agree("shutdown")
             if self._names is not None:  # which completes what all ranks have called
                 self._names.begin(Call("shutdown"), END).wait()
-        except RankFailedError:
-            pass
         if self._names is not None:
             self._names.free()
         for queue in [*(queue for queue, _ in self._partial.values()), self._in_order]:

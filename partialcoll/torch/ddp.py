@@ -32,8 +32,8 @@ from . import world
 from .flat import Named, dense_strides, divide
 from .loop import average_statistics, average_tensors, check_model, describe
 from .metrics import RoundMetrics
-from .ops.call import new_future
-from .optimizer import check_dense, check_parameters
+from .ops.call import Future
+from .optimizer import check_parameters
 from .rounds import Replicated
 from .strategies import Eager
 
@@ -68,8 +68,7 @@ def _check_ddp(ddp: Any, comm: MPI.Intracomm) -> None:
     for text, found in waits.items():
         if found:
             raise ValueError(f"DistributedDataParallel: {text}")
-    check_model(ddp.module)
-    check_dense(ddp.module, "make it with sparse=False")
+    check_model(ddp.module, "make it with sparse=False")
 
 
 class PartialState:
@@ -177,7 +176,7 @@ class PartialState:
     def _take(self, bucket: Any) -> Any:
         """Take a bucket of gradients; never raises. The future holds the buffer after the round."""
         buffer, ids = bucket.buffer(), set(map(id, bucket.parameters()))
-        future = new_future([buffer])
+        future = Future([buffer.device])
         if not self._seen.isdisjoint(ids):  # a step before this one broke off
             self._forget_step()
         self._seen |= ids

@@ -112,11 +112,7 @@ class ObjectState(State):
     ) -> None:
         super().__init__()
         self._broadcast, self._saved = bcast_object, copy.deepcopy(values)
-        self._show(values)
-
-    def _show(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self, name, value)
+        vars(self).update(values)
 
     def _shown(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved}
@@ -125,12 +121,12 @@ class ObjectState(State):
         self._saved = copy.deepcopy(self._shown())
 
     def restore(self) -> None:
-        self._show(copy.deepcopy(self._saved))
+        vars(self).update(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         """They are what rank 0 has; on a rank that has not committed yet, as if it had.
         Collective."""
-        self._show(self._broadcast(self._shown()))
+        vars(self).update(self._broadcast(self._shown()))
         if not self._commits:
             self.save()
 
@@ -242,13 +238,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
-        self.epoch = self.processed_num = 0
-        self.reset()
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin epoch number `epoch`, of which nothing has been processed."""
-        self.epoch, self.processed_num = epoch, 0
-        self.reset()
+        self.load_state_dict({"epoch": epoch, "processed_num": 0})
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """Each rank has processed `batch_size` more samples. `batch_idx` is Horovod's; not

@@ -208,20 +208,14 @@ class ParameterVector:
         self._named = list(parameters)
         wide = any(parameter.dtype in _WIDE for _, parameter in parameters)
         self.dtype = torch.float64 if wide else torch.float32
-        self._layout = Layout([parameter for _, parameter in parameters], dtype=self.dtype)
-        (self.size,) = self._layout.counts
-        self._elsewhere = self._layout.device.type != "cpu"
+        self.layout = Layout([parameter for _, parameter in parameters], dtype=self.dtype)
+        self._elsewhere = self.layout.device.type != "cpu"
         self._inside: list[int] = []  # parameters that are views of the vector
         self._apart: list[int] = []  # those that are not
 
-    @property
-    def bounds(self) -> list[tuple[int, int]]:
-        """The first element of each parameter in the vector, and the one after its last."""
-        return [(place.begin, place.end) for place in self._layout.places]
-
     def vector(self) -> Array:
         """Return a copy of the parameters, with zeros between them."""
-        (vector,) = self._layout.new()
+        (vector,) = self.layout.new()
         with torch.no_grad():
             for (_, parameter), view in zip(self._named, self.views(vector)):
                 view.copy_(parameter)
@@ -229,13 +223,13 @@ class ParameterVector:
         return found
 
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        return Views(self._layout, [vector]).tensors
+        return Views(self.layout, [vector]).tensors
 
     def move_to(self, array: Array) -> None:
         """Give the parameters the values of this vector, and its memory."""
         self._array, self._host = array, torch.from_numpy(array)
-        self._vector = self._host.to(self._layout.device)
-        self._views = Views(self._layout, [self._vector])
+        self._vector = self._host.to(self.layout.device)
+        self._views = Views(self.layout, [self._vector])
         for i, ((_, parameter), view) in enumerate(zip(self._named, self._views.tensors)):
             if parameter.dtype == view.dtype:
                 parameter.data = view
@@ -249,13 +243,14 @@ class ParameterVector:
         moved = [i for i in self._inside if self._named[i][1].data_ptr() != addresses[i]]
         if moved and self._views.strayed():  # `share_memory()` also moves the vector
             self._vector = self._vector if self._elsewhere else torch.from_numpy(self._array)
-            self._views = Views(self._layout, [self._vector])
+            self._views = Views(self.layout, [self._vector])
         for i in moved:
             (name, parameter), view = self._named[i], self._views.tensors[i]
-            if _form(parameter) != _form(view):
+            was, now = (f"{wire.describe(one)} on {one.device}" for one in (view, parameter))
+            if was != now:
                 raise StateError(
-                    f"parameter {name!r}: it was {_form(view)} when the optimizer was wrapped, and "
-                    f"is {_form(parameter)} now; close() the optimizer and wrap it anew"
+                    f"parameter {name!r}: it was {was} when the optimizer was wrapped, and is "
+                    f"{now}; close() the optimizer and wrap it anew"
                 )
             view.copy_(parameter)
             parameter.data = view
@@ -292,11 +287,6 @@ class ParameterVector:
         self._inside, self._apart = [], []
 
 
-def _form(tensor: torch.Tensor) -> str:
-    where = "" if tensor.device.type == "cpu" else f" on {tensor.device}"
-    return f"of shape {tuple(tensor.shape)} and {wire.name(tensor.dtype)}{where}"
-
-
 _OF_ANOTHER = (
     "if the gradient came with another model's, as in a GAN, call requires_grad_(False) of this "
     "model before that backward pass, and requires_grad_(True) after it"
@@ -326,7 +316,6 @@ class Gradients:
         self._parameters = [parameter for _, parameter in parameters]
         self.sparse = [parameter for _, parameter in sparse]
         self.averaged = False  # `synchronize` has shown the average: no gradient may come
-        self._spoilt = False  # a gradient has come
         self.used: list[bool] = []  # dense parameters with a gradient in the last `gather`
         self._hooks: list[Any] = []
         self.restart(slot)
@@ -348,7 +337,6 @@ class Gradients:
                 f"each backward pass, or set backward_passes_per_step; {_OF_ANOTHER}"
             )
         if self.averaged:
-            self._spoilt = True
             raise StateError(
                 "backward() between synchronize() and step(): its gradient would be added to "
                 "the average, on this rank alone"
@@ -396,11 +384,6 @@ class Gradients:
         there = [parameter.grad for parameter in self.sparse if parameter.grad is not None]
         return [gradient._values().view(-1) for gradient in there]
 
-    def set_passes(self, passes: int) -> None:
-        """Change it from the next step on. StateError between a backward pass and the step."""
-        self.check_none("set_backward_passes_per_step()")
-        self.passes = passes
-
     def check_none(self, what: str) -> None:
         if any(self._passes):
             raise StateError(
@@ -447,18 +430,12 @@ class Gradients:
 
     def give_average(self) -> None:
         """Let the update use the average. StateError if a gradient has come."""
-        if self._spoilt:
+        if any(self._passes):
             raise StateError(
                 "step() after backward() since synchronize(): the average is spoilt on this rank; "
                 "begin anew from a checkpoint, on all ranks"
             )
         self.averaged = False
-
-    def forget(self) -> None:
-        """Forget the gradients since the last round, and an average that no update has used."""
-        self.averaged = self._spoilt = False
-        self.restart(self.slot)
-        self.collect()
 
     def restart(self, slot: Views) -> None:
         """Begin the backward passes of the next round, which fill this slot."""

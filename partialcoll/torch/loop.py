@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import gc
 import math
 import time
@@ -48,17 +47,20 @@ if TYPE_CHECKING:
     from .rounds import RoundLoop
 
 
-def check_model(model: Any) -> None:
-    """Raise TypeError for torch's layers that wait for all ranks in every forward pass."""
-    if model is None:
-        return
-    checks.instance("model", model, torch.nn.Module, "a torch.nn.Module")
+def check_model(model: torch.nn.Module, sparse_refusal: str | None) -> None:
+    """Raise TypeError for torch's layers that wait for all ranks in every forward pass, and for
+    those with sparse gradients if there is a reason against these."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise TypeError(
                 f"model: {name or 'it'} is a SyncBatchNorm, which waits for all ranks in every "
                 "forward pass; use BatchNorm (its buffers are averaged in join()), or "
                 "partialcoll.torch.SyncBatchNorm, which waits as well"
+            )
+        if sparse_refusal is not None and is_sparse(module):
+            kind = type(module).__name__
+            raise TypeError(
+                f"model: {name or 'it'} ({kind}) has sparse gradients; {sparse_refusal}"
             )
 
 
@@ -125,7 +127,8 @@ class Settings:
         checks.count("check_every", self.check_every)
         self.on_round = _calls("on_round", self.on_round)
         self.on_step = _calls("on_step", self.on_step)
-        check_model(self.model)
+        if self.model is not None:
+            checks.instance("model", self.model, torch.nn.Module, "a torch.nn.Module")
         self.compression = check_compression(self.compression or Compression.none)
         self.compresses = self.compression is not Compression.none
         checks.flag("sparse_as_dense", self.sparse_as_dense)
@@ -238,8 +241,8 @@ class Loop:
         self.closed = False
         self._sums: GlobalSum | None = None
         self._set_up()
-        # The memory of gradients may be unmapped at the end of MPI.
-        self._at_end = functools.partial(_close, weakref.ref(self.gradients))
+        gradients = weakref.ref(self.gradients)  # their memory may be unmapped at the end of MPI
+        self._at_end = lambda: there.close() if (there := gradients()) else None
         finalize.at_end(self._at_end)
 
     # Subclasses define these, and step, metrics, begin_at, state_dict and load_state_dict.
@@ -356,7 +359,9 @@ class Loop:
 
     def discard(self) -> None:
         """Forget a gradient that no step has taken."""
-        self.gradients.forget()
+        self.gradients.averaged = False
+        self.gradients.restart(self.gradients.slot)
+        self.gradients.collect()
 
     def _check_between(self, what: str) -> None:
         """Raise StateError unless it is open and between a step and the next backward pass."""
@@ -381,13 +386,10 @@ class Loop:
         if self.settings.model is None:
             raise StateError("averaged_model: give model= to DistributedOptimizer")
         self._take_changes()
-        mean = torch.from_numpy(np.asarray(self._mean_vector()))
         averaged = copy.deepcopy(self.settings.model)
-        copies = dict(zip(self.settings.model.parameters(), averaged.parameters()))
-        with torch.no_grad():
-            for pair, value in zip(self.parameters, ParameterVector(self.parameters).views(mean)):
-                if pair[1] in copies:
-                    copies[pair[1]].copy_(value)
+        copies: dict[Any, Any] = dict(zip(self.settings.model.parameters(), averaged.parameters()))
+        named = [(name, copies.get(one, torch.empty_like(one))) for name, one in self.parameters]
+        ParameterVector(named).assign(np.asarray(self._mean_vector()))
         self._average_statistics(averaged)
         return averaged
 
@@ -432,12 +434,6 @@ class Loop:
             if self._sums is not None:
                 self._sums.Free()
             self.comm.Free()
-
-
-def _close(gradients: weakref.ref[Gradients]) -> None:
-    there = gradients()
-    if there is not None:
-        there.close()
 
 
 def clip(flats: list[torch.Tensor], most: float) -> None:
@@ -556,7 +552,9 @@ class Distributed:
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Add up the gradients of this number of backward passes in each step from now on. Local.
         StateError between a backward pass and the step."""
-        self._loop.gradients.set_passes(checks.count("passes", passes))
+        passes = checks.count("passes", passes)
+        self._loop.gradients.check_none("set_backward_passes_per_step()")
+        self._loop.gradients.passes = passes
 
     def add_param_group(self, param_group: Any) -> NoReturn:
         """Raise StateError: the rounds have no place for it."""

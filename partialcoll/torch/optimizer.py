@@ -11,6 +11,7 @@ from typing import Any, Callable
 import torch
 
 from .._core import checks
+from .._core.attendance import attending
 from .._core.mpi import MPI
 from ..collectives.agreement import together
 from ..decentralized import LocalStrategy, Strategy
@@ -18,8 +19,8 @@ from ..round import Result
 from . import world
 from ._local_loop import AdasumStrategy, LocalLoop
 from .arguments import Adasum, Average, Sum
-from .flat import DTYPES, Named
-from .loop import Distributed, Loop, Settings, check_alike, is_sparse, made
+from .flat import Named
+from .loop import Distributed, Loop, Settings, check_alike, check_model, made
 from .ops import wire
 from .rounds import RoundLoop
 from .strategies import Allreduce, Eager, RoundStrategy
@@ -34,15 +35,6 @@ def check_kind(optimizer: Any) -> None:
             "optimizer: LBFGS calls its closure several times in a step, for gradients of this "
             "rank alone, and is not supported; take one that steps once on a gradient"
         )
-
-
-def check_dense(model: Any, remedy: str) -> None:
-    """Raise TypeError for layers with sparse gradients."""
-    for name, module in model.named_modules():
-        if is_sparse(module):
-            raise TypeError(
-                f"model: {name or 'it'} ({type(module).__name__}) has sparse gradients; {remedy}"
-            )
 
 
 def name_parameters(optimizer: torch.optim.Optimizer, named: Any, model: Any) -> Named:
@@ -83,14 +75,7 @@ def check_parameters(parameters: Named) -> None:
     """Raise TypeError or ValueError unless all are dense, of dtypes that can be added up, and on
     one device."""
     for name, parameter in parameters:
-        if parameter.is_meta:
-            raise TypeError(f"parameter {name!r}: expected one with memory, got one on meta")
-        if parameter.dtype not in DTYPES or parameter.layout != torch.strided:
-            expected = ", ".join(wire.name(dtype) for dtype in DTYPES)
-            raise TypeError(
-                f"parameter {name!r}: expected a dense one of {expected}, got "
-                f"{parameter.dtype}, {parameter.layout}"
-            )
+        wire.check_tensor(parameter, written=False, what=f"parameter {name!r}")
         first, one = parameters[0]
         if parameter.device != one.device:
             raise ValueError(
@@ -111,9 +96,8 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
             raise ValueError(f"compression: {name} sends no gradients; leave it as it is")
         if settings.on_round:
             raise ValueError(f"on_round: {name} has no rounds of all ranks; give on_step")
-    refusal = settings.sparse_refusal(strategy)
-    if refusal is not None and settings.model is not None:
-        check_dense(settings.model, refusal)
+    if settings.model is not None:
+        check_model(settings.model, settings.sparse_refusal(strategy))
     early = isinstance(strategy, RoundStrategy) and strategy.early_bytes
     if early and settings.non_finite != "propagate":
         raise ValueError(
@@ -129,7 +113,6 @@ def _combine(strategy: Strategy, settings: Settings) -> None:
         )
 
 
-@world.attended
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Any = None,
@@ -283,7 +266,8 @@ def DistributedOptimizer(
         return loop
 
     wrapped = _wrapped(optimizer)
-    wrapped._loop = made(make)
+    with attending("partialcoll.torch.DistributedOptimizer", world.world().comm):
+        wrapped._loop = made(make)
     world.world().wrapped.append(weakref.ref(wrapped))
     dropped = weakref.finalize(wrapped, _drop, weakref.ref(optimizer), weakref.ref(wrapped._loop))
     dropped.atexit = False

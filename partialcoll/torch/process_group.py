@@ -17,7 +17,7 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -32,6 +32,7 @@ from .._core.mpi import MPI
 from .._core.worker import Worker
 from ..errors import Error, RankFailedError, StateError
 from . import rendezvous
+from .checkpoint import map_tree
 from .ops import transfer, wire
 from .ops.call import Call, GroupTimeout, Line, Move, Queue, Work, here, untraced
 from .ops.transfer import CHUNK, Form, Reduction, Steps
@@ -110,16 +111,7 @@ def _one_by_one(move: Callable[..., Steps], pairs: Sequence[Any]) -> Move:
     return lambda to: chain.from_iterable(move(to, *pair) for pair in pairs)
 
 
-def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists."""
-    for one in given if isinstance(given, (list, tuple)) else ():
-        if isinstance(one, torch.Tensor):
-            yield one
-        else:
-            yield from _tensors_in(one)
-
-
-def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[..., Plan]], Any]:
+def _collective(options: Callable[[], Any] = type(None)) -> Callable[[Callable[..., Plan]], Any]:
     """Make a collective of torch's of the function that plans it. The last argument is its options,
     which torch may leave out: then they are what `options` makes."""
 
@@ -129,9 +121,7 @@ def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[
         @functools.wraps(plan)
         def begin(self: ProcessGroup, *given: Any, opts: Any = None) -> Work:
             opts = given[others] if len(given) > others else opts
-            if opts is None and options is not None:
-                opts = options()
-            return self._begin(plan, given[:others], opts)
+            return self._begin(plan, given[:others], options() if opts is None else opts)
 
         return untraced(begin)
 
@@ -141,8 +131,6 @@ def _collective(options: Callable[[], Any] | None = None) -> Callable[[Callable[
 # Messages from one rank to another. A thread that waits for a non-blocking MPI message polls it; a
 # background thread polls messages that no thread waits for. Both sleep between two polls.
 
-_unfinished: list[Message] = []  # whose memory MPI still reads or writes
-
 
 class Message(Work):
     def __init__(
@@ -150,7 +138,7 @@ class Message(Work):
     ) -> None:
         super().__init__([tensor], messages)
         self._text, self._begin, self._timeout = text, time.monotonic(), timeout
-        self._memory, self._side = transfer.Memory(tensor, written), wire.side_of([tensor])
+        self._memory, self._side = wire.bits(tensor), wire.side_of([tensor])
         self._looking = threading.Lock()
         self._decided = False  # it will be over: its outcome is known
         self._request: MPI.Request = MPI.REQUEST_NULL
@@ -192,23 +180,22 @@ class Message(Work):
             waiting.look()
         elif self._source is not None:
             self._source = status.Get_source()
-            come, expected = status.Get_elements(MPI.BYTE), self._memory.bytes.size
+            come, expected = status.Get_elements(MPI.BYTE), self._memory.size
             if come != expected:
                 raise Error(f"{self}: expected {expected} bytes, got {come}")
             with self._side:
-                self._memory.land()
+                wire.land(self._tensors[0], self._memory)
             self._side.settle()
         return bool(over)
 
     def _give_up(self) -> None:
         """Keep the memory that MPI still reads or writes."""
-        over = not self._request
-        if not over and self._source is not None:
+        if self._request and self._source is not None:
             with contextlib.suppress(MPI.Exception):  # a rank has died
                 self._request.Cancel()
-                over = self._request.Test()
-        if not over:
-            _unfinished.append(self)
+                self._request.Test()
+        if self._request:
+            transfer.unfinished.append(self._request)
 
     def source_rank(self) -> int:
         assert self._source is not None
@@ -248,7 +235,7 @@ class Messages:
         begin: Callable[..., Any] = self.comm.Irecv if written else self.comm.Isend
         who = "any rank" if peer is None else f"rank {peer}"
         message = Message(self, f"{what} {who}, tag {tag}", tensor, timeout, written)
-        with told_by(self.comm), transfer.one_message(message._memory.bytes) as room:
+        with told_by(self.comm), transfer.one_message(message._memory) as room:
             message._request = begin(room, MPI.ANY_SOURCE if peer is None else peer, tag)
         if not message.look():
             with self._lock:
@@ -347,13 +334,14 @@ class ProcessGroup(_Base):
 
     def _begin(self, plan: Callable[..., Plan], given: Sequence[Any], options: Any) -> Work:
         """Begin the next operation. If the arguments are wrong, the other ranks are told."""
-        asked, limit = getattr(options, "timeout", None), self._timeout
-        if asked is not None and asked > _UNSET:
-            limit = asked.total_seconds()
+        asked = getattr(options, "timeout", _UNSET)
+        limit = asked.total_seconds() if asked > _UNSET else self._timeout
         queue = self._queues[here.inside]
         try:
             text, move, filled = plan(self, *given, options)
-            read = () if len(given) == 1 and filled is given[0] else tuple(_tensors_in(given))
+            read: list[torch.Tensor] = []
+            if not (len(given) == 1 and filled is given[0]):
+                map_tree(given, torch.Tensor, read.append)
             call = Call(text, move, filled, timeout=limit, read=read)
         except Exception as error:
             refused = Call(f"{type(error).__name__}: {error}", timeout=limit, refused=True)

@@ -97,11 +97,9 @@ def set_environment() -> None:
         return
     rank, size = told
     values = {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    local = next((os.environ[name] for name in _LOCAL_RANK if name in os.environ), None)
-    if local is None and size == 1:
-        local = "0"
-    if local is not None:
-        values["LOCAL_RANK"] = local
+    known = [os.environ[name] for name in _LOCAL_RANK if name in os.environ]
+    if known or size == 1:
+        values["LOCAL_RANK"] = known[0] if known else "0"
     set_absent(values)
 
 
@@ -160,9 +158,8 @@ def _part(store: Any, place: str, me: int, members: Sequence[int]) -> None:
 
 
 def _brief(ranks: Sequence[int]) -> str:
-    """Ranks, for messages."""
-    listed = ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"… ({len(ranks)} in all)"
-    return f"[{listed}]"
+    """Return ranks for messages: "[0, 1]", "[0-3, 8]"."""
+    return f"[{name_ranks(ranks).split(' ', 1)[1]}]"
 
 
 def _wrong_numbers(got: str) -> ValueError:

@@ -538,11 +538,7 @@ class RoundLoop(Loop):
         for _, parameter in self.parameters if scaled and not overflown else ():
             if parameter.grad is not None:
                 parameter.grad.div_(scale)
-        self._end_average(skip=overflown)
-
-    def _end_average(self, skip: bool) -> None:
-        assert self._averaged is not None
-        self.rounds.finish(self._averaged, skip)
+        self.rounds.finish(self._averaged, skip=overflown)
         self._averaged = self._plain = None
 
     def synchronize(self) -> None:
@@ -672,7 +668,8 @@ class RoundLoop(Loop):
             self._check_averaged("zero_grad()", ": ranks have joined, which apply it")
         if self._averaged is not None:
             self.gradients.give_average()
-            self._end_average(skip=True)
+            self.rounds.finish(self._averaged, skip=True)
+            self._averaged = self._plain = None
         super().zero_grad()
 
     def _join(self) -> None:
@@ -730,7 +727,7 @@ class RoundLoop(Loop):
             *(comm, self.parameters, self.strategy, self.settings, self._inner, self._wrapped)
         )
         found.schedulers, found.stepped = self.schedulers, self.stepped
-        found.gradients.set_passes(self.gradients.passes)
+        found.gradients.passes = self.gradients.passes
         found.rounds.begin_at(self.version, self.updates, self.rounds.pending)
         vars(found.metrics).update(vars(self.metrics), failed=())
         return found

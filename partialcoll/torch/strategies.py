@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from .._core import checks
 from ..decentralized.strategy import Strategy, check_clip_norm
@@ -14,8 +14,6 @@ from ..policy import Full, Policy, as_policy
 
 class RoundStrategy(Strategy):
     """A strategy whose ranks all apply the same updates, those of the rounds of one handle."""
-
-    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ()  # options that are handed on
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
@@ -28,8 +26,9 @@ class RoundStrategy(Strategy):
 
     def options(self) -> dict[str, Any]:
         """Return the options of the gradients' handle, see `partialcoll.Allreduce_init`."""
-        options = {name: getattr(self, name) for name in self._HANDLE_OPTIONS}
-        return {"quorum": self.policy, **options}
+        names = ("deliver", "history", "algorithm", "domain", "progress", "on_failure", "seed")
+        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return {"quorum": self.policy, **given}
 
     @property
     def synchronous(self) -> bool:
@@ -74,8 +73,6 @@ class Allreduce(RoundStrategy):
     overlap: bool = False
     bucket_bytes: int = 25 * 2**20
     on_failure: str = "raise"
-
-    _HANDLE_OPTIONS: ClassVar[tuple[str, ...]] = ("algorithm", "domain", "progress", "on_failure")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,8 +139,6 @@ class Eager(RoundStrategy):
     progress: str | None = None
     seed: int = 0
     on_failure: str = "raise"
-
-    _HANDLE_OPTIONS = ("deliver", "history", *Allreduce._HANDLE_OPTIONS, "seed")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,7 +33,7 @@ from .ops.call import Call, result_of
 from .ops.transfer import Found, Handles, Rows, Steps
 from .ops.transfer import Reduction as Reducing
 from .optimizer import check_kind
-from .world import OptionalSet, attended, calls_of, check_root, forget_dropped, rank, world
+from .world import OptionalSet, calls_of, check_root, forget_dropped, rank, world
 
 __all__ = ["allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_"]
 __all__ += ["allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier"]
@@ -627,7 +627,6 @@ def sparse_allreduce_async(
 # Objects
 
 
-@attended
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: OptionalSet = None
 ) -> Any:
@@ -649,7 +648,6 @@ def broadcast_object(
     return obj if comm.rank == root else state_exchange.unpack(buffers)
 
 
-@attended
 def allgather_object(
     obj: Any, name: str | None = None, process_set: OptionalSet = None
 ) -> list[Any]:
@@ -686,10 +684,7 @@ def _entries(params: Any) -> tuple[Entries, list[str]]:
         name, value = pair
         what = "an object"
         if isinstance(value, Tensor):
-            try:
-                wire.check_tensor(value, written=True, reduced=False)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"params[{name!r}]: {error}") from None
+            wire.check_tensor(value, written=True, reduced=False, what=f"params[{name!r}]")
             what = wire.describe(value)
         elif not replaceable:
             raise TypeError(
@@ -709,7 +704,6 @@ def _compare(calls: Calls, what: str, root: int, said: list[str]) -> None:
         raise MismatchError(f"{what}: the ranks differ: {ranks_by_text(differing)}")
 
 
-@attended
 def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
     """Everybody's parameters become the root's, bit for bit, in place. Collective.
 
@@ -738,7 +732,6 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> None:
         loop.parameters_replaced()
 
 
-@attended
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
 ) -> None:

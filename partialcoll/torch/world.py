@@ -5,21 +5,20 @@ ranks, and processes in place of ranks that have died."""
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import sys
 import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, TypeVar, cast
+from typing import Any, Optional, cast
 
 import torch
 
 from .. import elastic, newcomer
 from .._core import checks, communicator, launch, settings
 from .._core.attendance import attending
-from .._core.failures import Departures, all_say, among_the_living, goes_on, living
+from .._core.failures import Departures, all_say, among_the_living, goes_on, living, told_by
 from .._core.mpi import MPI, check_rank
 from .._core.settings import logger
 from ..collectives.agreement import sides
@@ -83,10 +82,8 @@ class ProcessSet:
         if calls is not None:
             calls.free()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
-
-    __repr__ = __str__
 
 
 OptionalSet = Optional[ProcessSet]
@@ -238,9 +235,6 @@ class World:
 
 
 _world: World | None = None
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _NotInitialized(StateError, ValueError):
@@ -427,17 +421,6 @@ def forget_dropped() -> None:
     thread.join()
 
 
-def attended(function: F) -> F:
-    """A collective function of this world: if a rank does not come to it, a warning says which."""
-
-    @functools.wraps(function)
-    def attend(*arguments: Any, **named: Any) -> Any:
-        with attending(f"partialcoll.torch.{function.__name__}", world().comm):
-            return function(*arguments, **named)
-
-    return cast("F", attend)
-
-
 def replacing() -> Replacing | None:
     """Return how the dead are replaced; None: they are not. Local."""
     return None if _world is None else _world.replacing
@@ -462,10 +445,9 @@ def shutdown() -> None:
     global _world
     ending = _world
     if ending is not None and not MPI.Is_finalized():
-        with attending("partialcoll.torch.shutdown", ending.comm):
-            if ending.replacing is not None:
-                ending.replacing.dismiss()
-            _free(ending)
+        if ending.replacing is not None:
+            ending.replacing.dismiss()
+        _free(ending)
         global_process_set.process_set_id = global_process_set._calls = None
     _world = None
 
@@ -478,7 +460,6 @@ def _free(ending: World) -> None:
     ending.comm.Free()
 
 
-@attended
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Make a set of ranks usable; return it. Collective over the world, members or not.
 
@@ -502,7 +483,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
             raise ValueError(f"process_set: there is one of ranks {one.ranks} already")
     here.calls.agree(f"add_process_set of ranks {one.ranks}")
     own = here.comm.rank
-    comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
+    with told_by(here.comm):
+        comm: Any = here.comm.Split(0 if own in one.ranks else MPI.UNDEFINED, own)
     here.sets_made += 1
     if own in one.ranks:
         one._calls = Calls(comm, here.on_failure)  # which has a duplicate
@@ -512,7 +494,6 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return one
 
 
-@attended
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Free what the set `process_set` has held; calls under way are brought to their end.
     Collective over all ranks of the world; MismatchError, on all, if they give different ones.

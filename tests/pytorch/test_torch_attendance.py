@@ -46,10 +46,10 @@ CALLS = {
     ),
     r"allgather of rows of float32 \(\)": "pct.synchronize(pct.allgather_async(torch.ones(3)))",
     OF_ALL_BUT_0: "pct.synchronize(pct.allreduce_async(torch.ones(3), name='of all but 0'))",
-    "broadcast_parameters": "pct.broadcast_parameters(model.state_dict())",
+    "broadcast_parameters from rank 0": "pct.broadcast_parameters(model.state_dict())",
     "DistributedOptimizer": "o = pct.DistributedOptimizer(inner, model.named_parameters())",
-    "broadcast_optimizer_state": "pct.broadcast_optimizer_state(o)",
-    "broadcast_object": "pct.broadcast_object(1)",
+    "broadcast_optimizer_state from rank 0": "pct.broadcast_optimizer_state(o)",
+    "broadcast_object from rank 0": "pct.broadcast_object(1)",
     "allgather_object": "pct.allgather_object(1); o.close()",
     "shutdown": "pct.shutdown()",
 }

@@ -669,7 +669,7 @@ def test_new_group_with_ranks_missing(world):
     if ranks == 1:
         return
     for late in {1, ranks - 1}:
-        expected = rf"new_group.*ranks? [\d, ]*\b{late}\b[\d, ]* of \[0, .*\] missing after 1 s"
+        expected = rf"new_group.*ranks? [\d, ]*\b{late}\b[\d, ]* of \[0.*\] missing after 1 s"
         if world.rank == late:
             world.Barrier()
         with pytest.raises(TimeoutError, match=expected):
@@ -686,7 +686,7 @@ def test_new_group_of_different_members(world):
         return
     members = [0, 1, 2] if me == 2 else [0, 1]
     if me == 2:
-        match = r"ranks 0, 1: \[0, 1\]; rank 2: \[0, 1, 2\]"
+        match = r"ranks 0, 1: \[0, 1\]; rank 2: \[0-2\]"
         with pytest.raises(pc.MismatchError, match=match):
             dist.new_group(members)
     else:

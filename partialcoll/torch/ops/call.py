@@ -38,7 +38,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Union
 
@@ -160,11 +160,12 @@ class _Failure(Exception):
 class Future(_Future):
     """A torch.futures.Future whose callbacks stand in line. What C++ chains to it (DDP,
     `torch.futures.collect_all`) runs when it is completed. devices: of the tensors in its value,
-    beside the host. line: None: callbacks run when it is complete."""
+    whose streams a wait waits on. line: None: callbacks run when it is complete."""
 
-    def __init__(self, devices: Sequence[torch.device], line: Line | None) -> None:
-        super().__init__(devices=list(devices))
-        self._devices, self._line, self._inside = devices, line, here.inside
+    def __init__(self, devices: Iterable[torch.device], line: Line | None = None) -> None:
+        self._devices = sorted({*devices} - {torch.device("cpu")}, key=str)
+        super().__init__(devices=self._devices)
+        self._line, self._inside = line, here.inside
         self._source: Future | None = None  # whose callback gives its value
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
@@ -239,11 +240,6 @@ def _as_it_was() -> Iterator[None]:
         raise failure.error from None
 
 
-def new_future(tensors: Sequence[torch.Tensor], line: Line | None = None) -> Future:
-    """Return a future of these tensors. A wait for tensors of a device happens on its stream."""
-    return Future(sorted({t.device for t in tensors} - {torch.device("cpu")}, key=str), line)
-
-
 class GroupTimeout(_Error, TimeoutError):
     """An operation of a process group has taken too long; says who is missing."""
 
@@ -309,7 +305,7 @@ class Work(_Work):
         with _lock:
             late = self._over and self._future is None
             if self._future is None:
-                self._future = new_future(self._tensors, self.line)
+                self._future = Future((one.device for one in self._tensors), self.line)
         if late:  # not within the lock: callbacks may run here
             self._resolve()
         elif not self._over:

@@ -40,7 +40,7 @@ Tensors = Sequence[Tensor]
 LARGEST = 1 << 30  # bytes that MPI counts one by one
 _MANY = 1 << 20
 
-# The key of a handle: dtype, number of elements, reduction.
+# The key of a handle: dtype, number of elements, MPI's name of the op.
 Key = tuple[str, int, str]
 
 CHUNK = 1 << 21  # bytes that are reduced at once
@@ -140,9 +140,8 @@ class Handles:
             like: Any = np.zeros(count, np.dtype(dtype))
             if device.type != "cpu":
                 like = torch.empty(count, dtype=getattr(torch, dtype), device=device)
-            _, usual, of_bool = _OPS[op]
-            reduction = getattr(MPI, of_bool if dtype == "bool" else usual)
-            handle = Allreduce_init(self.comm, None, None, reduction, like=like, **self._options)
+            op = getattr(MPI, op)
+            handle = Allreduce_init(self.comm, None, None, op, like=like, **self._options)
             handle._while_waiting = lambda: self._meanwhile(handle._missing)
             found = handle, device
         self._of[key] = found
@@ -203,13 +202,12 @@ class Reduction:
     ) -> None:
         self.form, self._wanted = form, wanted
         self.source, self.output = source, out.detach()
-        self._wire, self._wide = wire.WIRE[out.dtype], wire.WIDE[out.dtype]
+        self._wide = wire.WIDE[out.dtype]
+        self._wire = wire.name(self._wide)
+        _, usual, of_bool = _OPS[form.op]
+        self._op = of_bool if self._wire == "bool" else usual
         self._count, self._chunk_bytes = out.numel(), chunk
-
-    @property
-    def _most(self) -> int:
-        """Elements that are reduced at once."""
-        return self._chunk_bytes // self._wide.itemsize or max(1, self._count)
+        self._most = chunk // self._wide.itemsize or max(1, self._count)  # reduced at once
 
     def blank(self) -> tuple[Form, torch.dtype, int, int]:
         """Return what a rank needs that takes part with nothing."""
@@ -221,7 +219,7 @@ class Reduction:
             handles.make(self._key(min(self._count, self._most)), self.output.device)
 
     def _key(self, count: int) -> Key:
-        return (self._wire, rounded_up(count, CHUNK // self._wide.itemsize), self.form.op)
+        return (self._wire, rounded_up(count, CHUNK // self._wide.itemsize), self._op)
 
     def fits(self, agreement: Agreement) -> bool:
         """Return whether the data can go with the comparison of the call."""
@@ -243,9 +241,7 @@ class Reduction:
             torch.from_numpy(room).copy_(source)
         if self.form.before is not None:
             scale(torch.from_numpy(room), self.form.before)
-        _, usual, of_bool = _OPS[self.form.op]
-        op = of_bool if self._wire == "bool" else usual
-        agreement.start(intent, (self._wire, self._count, op))
+        agreement.start(intent, (self._wire, self._count, self._op))
 
     def finish_with(self, agreement: Agreement, go_on: bool) -> None:
         """Take the result of data that went with the comparison, which is complete. go_on: dead
@@ -336,23 +332,6 @@ def one_message(memory: Any) -> Iterator[list[Any]]:
         many.Free()
 
 
-class Memory:
-    """A tensor's bytes in one piece: its memory if possible, else a copy. written: by a message."""
-
-    def __init__(self, tensor: Tensor, written: bool) -> None:
-        self._target, self._written, self._copy = tensor, written, tensor
-        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        if not own or tensor.device.type != "cpu":
-            self._copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            self._copy.copy_(tensor.detach())
-        self.bytes = wire.bits(self._copy)
-
-    def land(self) -> None:
-        """Put what was received into the tensor."""
-        if self._copy is not self._target and self._written:
-            self._target.detach().copy_(self._copy)
-
-
 def _from_root(comm: MPI.Intracomm, memory: Any, root: int) -> Steps:
     with one_message(memory) as room:
         yield comm.Ibcast(room, root)
@@ -440,38 +419,36 @@ def gather_buffers(to: Handles, own: Any, come: list[Any]) -> Steps:
 
 def broadcast(to: Handles, tensor: Tensor, root: int) -> Steps:
     """One rank's bits to all, in place."""
-    memory = Memory(tensor, written=to.comm.rank != root)
-    yield from spread(to, memory.bytes, root)
-    memory.land()
+    memory = wire.bits(tensor)
+    yield from spread(to, memory, root)
+    if to.comm.rank != root:
+        wire.land(tensor, memory)
 
 
 def gather_all(to: Handles, tensor: Tensor, outputs: Tensors) -> Steps:
     """Every rank's tensor into an output of its own, or all of them into one, on all ranks."""
-    own, places = wire.bits(tensor), [Memory(output, written=True) for output in outputs]
-    sizes = [place.bytes.size for place in places]
+    own, sizes = wire.bits(tensor), [output.nbytes for output in outputs]
     memory = np.empty(sum(sizes), np.uint8)
     if len(outputs) == 1:
-        memory, sizes = places[0].bytes, [own.size] * to.comm.size
+        memory, sizes = wire.bits(outputs[0]), [own.size] * to.comm.size
     here = yield from share(to, own, memory, sizes)
     if not here.all():
         lost = np.flatnonzero(~here).tolist()
         raise RankFailedError(lost, "all_gather is of all ranks: make a group of those who live")
-    for place, part in zip(places, _parts(memory, sizes)):
-        if len(outputs) > 1:
-            place.bytes[:] = part
-        place.land()
+    for output, part in zip(outputs, _parts(memory, sizes) if len(outputs) > 1 else [memory]):
+        wire.land(output, part)
 
 
 Pairs = Sequence[tuple[int, Tensor]]  # ranks and tensors
-_unfinished: list[MPI.Request] = []  # whose memory MPI still reads or writes
+unfinished: list[MPI.Request] = []  # whose memory MPI still reads or writes
 
 
 def messages(to: Handles, sent: Pairs, come: Pairs) -> Steps:
     """Send tensors to ranks, and receive tensors of the same sizes from ranks."""
     comm, requests = to.everybody, []
-    places = [(rank, Memory(tensor, written=True)) for rank, tensor in come]
-    for rank, place in places:
-        with one_message(place.bytes) as room:
+    memories = [wire.bits(tensor) for _, tensor in come]
+    for (rank, _), memory in zip(come, memories):
+        with one_message(memory) as room:
             requests.append(comm.Irecv(room, rank))
     for rank, tensor in sent:
         with one_message(wire.bits(tensor)) as room:
@@ -479,9 +456,9 @@ def messages(to: Handles, sent: Pairs, come: Pairs) -> Steps:
     try:
         yield from requests
     finally:  # of a call that ends before its messages
-        _unfinished.extend(request for request in requests if request)
-    for _, place in places:
-        place.land()
+        unfinished.extend(request for request in requests if request)
+    for (_, tensor), memory in zip(come, memories):
+        wire.land(tensor, memory)
 
 
 def exchange(to: Handles, inputs: Tensors, outputs: Tensors) -> Steps:
@@ -541,9 +518,9 @@ def gather_rows(comm: MPI.Intracomm, tensor: Tensor, rows: Rows, found: Found) -
     counts = np.empty(comm.size, np.int64)
     yield comm.Iallgather(np.array([len(tensor)]), counts)
     output = rows(tensor, int(counts.sum()))
-    memory, sizes = Memory(output, written=True), counts * output[:1].nbytes
-    yield from _to_all(comm, wire.bits(tensor), memory.bytes, sizes.tolist())
-    memory.land()
+    memory, sizes = wire.bits(output), counts * output[:1].nbytes
+    yield from _to_all(comm, wire.bits(tensor), memory, sizes.tolist())
+    wire.land(output, memory)
     found += [output, torch.from_numpy(counts)]
 
 

@@ -18,42 +18,30 @@ import numpy as np
 import torch
 
 from ..._core import checks
-from ..._core.buffers import Array
+from ..._core.buffers import DTYPES, Array
 
-# The dtype in which a dtype is reduced: 16-bit floats as float32, so that results are rounded
-# once. WIRE has numpy's name for it, WIDE torch's dtype.
-WIRE = {
-    torch.float16: "float32",
-    torch.bfloat16: "float32",
-    **{
-        getattr(torch, name): name
-        for name in (
-            *("float32", "float64", "complex64", "complex128", "bool"),
-            *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        )
-        if hasattr(torch, name)  # unsigned ones are young
-    },
-}
-WIDE = {dtype: getattr(torch, wire) for dtype, wire in WIRE.items()}
+# The dtype in which a dtype is reduced: 16-bit floats as float32, so that results are rounded once.
+_KNOWN = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]  # some are young
+WIDE = {**dict(zip(_KNOWN, _KNOWN)), torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-def check_tensor(tensor: Any, written: bool, reduced: bool = True) -> None:
+def check_tensor(tensor: Any, written: bool, reduced: bool = True, what: str = "tensor") -> None:
     """A dense tensor; of a dtype that the library reduces, if it has to."""
     if not isinstance(tensor, torch.Tensor):
-        checks.instance("tensor", tensor, torch.Tensor, "a torch.Tensor")
+        checks.instance(what, tensor, torch.Tensor, "a torch.Tensor")
     if tensor.layout != torch.strided:
-        raise TypeError(f"tensor: expected a dense tensor, got {tensor.layout}; use to_dense()")
+        raise TypeError(f"{what}: expected a dense tensor, got {tensor.layout}; use to_dense()")
     if tensor.is_quantized:
-        raise TypeError("tensor: expected plain numbers, got a quantized tensor; use dequantize()")
+        raise TypeError(f"{what}: expected plain numbers, got a quantized tensor; use dequantize()")
     if tensor.is_meta:
-        raise TypeError("tensor: expected one with memory, got one on meta")
-    if reduced and tensor.dtype not in WIRE:
-        expected = ", ".join(name(dtype) for dtype in WIRE)
-        raise TypeError(f"tensor: expected one of {expected}, got {name(tensor.dtype)}")
+        raise TypeError(f"{what}: expected one with memory, got one on meta")
+    if reduced and tensor.dtype not in WIDE:
+        expected = ", ".join(name(dtype) for dtype in WIDE)
+        raise TypeError(f"{what}: expected one of {expected}, got {name(tensor.dtype)}")
     expanded = 0 in tensor.stride() and tensor.numel() > 1
     if written and expanded and any(not s and n > 1 for s, n in zip(tensor.stride(), tensor.shape)):
         raise ValueError(
-            "tensor: expected memory for each element, got an expanded tensor (stride 0); use "
+            f"{what}: expected memory for each element, got an expanded tensor (stride 0); use "
             "clone()"
         )
 
@@ -73,6 +61,12 @@ def bits(tensor: torch.Tensor) -> Array:
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).cpu()
     array: Array = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return array
+
+
+def land(tensor: torch.Tensor, data: Array) -> None:
+    """Put bytes into the tensor, unless they are its own memory (`bits`)."""
+    if data.size and data.ctypes.data != tensor.data_ptr():
+        tensor.detach().copy_(torch.from_numpy(data).view(tensor.dtype).view(tensor.shape))
 
 
 def splits(what: str, sizes: Sequence[int] | None, rows: int, ranks: int) -> list[int]:
