@@ -150,6 +150,7 @@ class DeviceArray:
         self.address = address.value
         self.used = {0}  # streams
         self.set(like)
+        self._synchronize(0)  # other streams do not wait for this one
 
     @property
     def __cuda_array_interface__(self):
