@@ -166,9 +166,7 @@ class Builder:
 
     def sound(self, program: str, seed: int) -> bool:
         """Return whether the unchanged program passes with this seed."""
-        env = {**os.environ, "PARTIALCOLL_SEED": str(seed)}
-        file = self.folder / f"unchanged-{program}"
-        return subprocess.run([str(file)], env=env, capture_output=True).returncode == 0
+        return run(self.folder / f"unchanged-{program}", 1, PARTIALCOLL_SEED=str(seed))[0] == 0
 
     def plant(self, index: int, mutant: Mutant) -> Path:
         original = ROOT / "csrc" / mutant.file
@@ -204,13 +202,14 @@ def place_of(mutant: Mutant) -> tuple[int, int]:
     return found[0].span()
 
 
-def run(program: Path, schedules: int) -> tuple[int | None, str, float]:
+def run(program: Path, schedules: int, **settings: str) -> tuple[int | None, str, float]:
     """Run a program. Return exit status (None: it hangs), output, and run time in seconds."""
     env = {
         **os.environ,
         "PARTIALCOLL_CUDA_LIBRARY": str(ROOT / FAKE),
         "PARTIALCOLL_SCHEDULES": str(schedules),
         "PARTIALCOLL_DEPARTURES": "1",
+        **settings,
     }
     begin = time.monotonic()
     try:

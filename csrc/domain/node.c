@@ -16,7 +16,7 @@
  */
 
 /* A sum and its operands stay in a core's cache while a chunk is reduced. A short message has
- * shorter chunks, so that each member can take one. Less than the least length gained nothing. */
+ * shorter chunks, so that each member can take one. Still shorter ones were not faster. */
 #ifdef PCOLL_TEST_CHUNK_BYTES
 static size_t const chunk_bytes = PCOLL_TEST_CHUNK_BYTES, least_chunk_bytes = 64;
 #else

@@ -139,7 +139,9 @@ class Settings:
         said = {one.name: getattr(self, one.name) for one in fields(self)}
         for own in ("non_finite", "on_round", "on_step"):
             del said[own]
-        rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
+        rounding = "None"
+        if self.compresses:
+            rounding = getattr(self.compression, "__name__", type(self.compression).__name__)
         said.update(op=self.op.name, compression=rounding.lstrip("_"))
         said.update(model="none" if self.model is None else "given")
         said.update(gradient_predivide_factor=float(self.gradient_predivide_factor))

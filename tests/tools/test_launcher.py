@@ -89,7 +89,7 @@ def test_no_mpi_is_said_in_one_sentence(tmp_path, monkeypatch):
 
 
 # The child kills its parent, and waits for its end, before it asks for a signal.
-ORPHAN = """
+PROGRAM = """
 import os, signal, subprocess, sys, time
 from functools import partial
 from partialcoll.tools import job
@@ -107,6 +107,6 @@ subprocess.run(program, preexec_fn=partial(begin, os.getpid()))
 
 def test_parent_ends_before_its_child_asks_for_a_signal(tmp_path):
     file = str(tmp_path / "it ran")
-    command = [sys.executable, "-c", ORPHAN, file]
+    command = [sys.executable, "-c", PROGRAM, file]
     done = subprocess.run(command, capture_output=True)  # returns when the child has ended, too
     assert done.returncode == -signal.SIGKILL and not os.path.exists(file), done.stderr
